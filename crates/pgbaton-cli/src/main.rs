@@ -1,1 +1,86 @@
-fn main() {}
+//! The `pgbaton` executable: the relay as a daemon, and thin commands over the library.
+//!
+//! Data goes to standard output, everything said about it to standard error. Exit codes: 0 done, 1 failed, 2 the
+//! command line or the configuration is wrong.
+
+mod args;
+mod daemon;
+mod schema;
+mod send;
+mod status;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+
+/// What a command failed with.
+pub(crate) enum Failure {
+    /// The library's error.
+    Library(pgbaton::Error),
+    /// The command line or a file it names is wrong.
+    Usage(String),
+}
+
+impl From<pgbaton::Error> for Failure {
+    fn from(error: pgbaton::Error) -> Self {
+        Self::Library(error)
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("pgbaton: no threads can be started: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let result = runtime.block_on(run(args.command));
+    // A blocked write to standard output must not keep the process from ending.
+    runtime.shutdown_background();
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(text)) => {
+            eprintln!("pgbaton: {text}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Library(error)) => {
+            eprintln!("pgbaton: {error}");
+            ExitCode::from(if error.code() == "config.invalid" { 2 } else { 1 })
+        }
+    }
+}
+
+async fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Run { config } => daemon::run(&config).await,
+        Command::CheckConfig { config } => daemon::check(&config),
+        Command::Migrate { database, print } => schema::migrate(database, print).await,
+        Command::Grants { migrate, relay, producer } => {
+            schema::grants(&pgbaton::migrate::Roles { migrate, relay, producer });
+            Ok(())
+        }
+        Command::Inbox { table } => schema::inbox(&table),
+        Command::Send(message) => send::run(message).await,
+        Command::Status { database, json } => status::status(database, json).await,
+        Command::Lanes { database, json } => status::lanes(database, json).await,
+    }
+}
+
+/// Prints data; a reader that has gone away is not an error.
+pub(crate) fn print(text: &str) {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Prints a value as one JSON object.
+pub(crate) fn print_json(value: &impl serde::Serialize) {
+    match serde_json::to_string(value) {
+        Ok(text) => print(&format!("{text}\n")),
+        Err(error) => eprintln!("pgbaton: the answer cannot be written as JSON: {error}"),
+    }
+}

@@ -11,13 +11,17 @@
 
 -- Which server and database this schema was made on. A copy restored elsewhere has other transaction ids,
 -- so every position in it would be wrong: the relay compares this row and refuses.
+-- `timeline` is the newest that a replica has lived with for a whole ttl: leases granted in a state that a fail-over
+-- lost are over by then, so that lanes may be claimed.
 create table pgbaton.home (
   only_row          boolean primary key default true check (only_row),
-  system_identifier bigint not null,
-  database          oid    not null
+  system_identifier bigint  not null,
+  database          oid     not null,
+  timeline          integer not null
 );
-insert into pgbaton.home (system_identifier, database)
-  select c.system_identifier, d.oid
+insert into pgbaton.home (system_identifier, database, timeline)
+  select c.system_identifier, d.oid,
+         ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::integer
   from pg_catalog.pg_control_system() c, pg_catalog.pg_database d
   where d.datname = pg_catalog.current_database();
 
@@ -39,6 +43,11 @@ create table pgbaton.outbox (
   id           bigint      not null generated always as identity,
   segment      smallint    not null
                default ((extract(epoch from pg_catalog.statement_timestamp())::bigint / 3600) % 8)::smallint,
+  -- Bytes of the message, known without fetching it: large ones are read one at a time.
+  size         integer     not null generated always as (least(2147483647,
+                 pg_catalog.octet_length(topic)::bigint + coalesce(pg_catalog.octet_length(key), 0)
+                 + coalesce(pg_catalog.octet_length(headers::text), 0) + coalesce(pg_catalog.octet_length(payload), 0)
+                 + coalesce(pg_catalog.octet_length(payload_json::text), 0))::integer) stored,
   topic        text        not null constraint outbox_topic_is_empty check (topic <> ''),
   key          text,
   payload      bytea,
@@ -50,13 +59,8 @@ create table pgbaton.outbox (
   hash         bigint      not null generated always as
                (pg_catalog.hashtextextended(coalesce(key, message_id::text) collate "C", 0)) stored,
   constraint outbox_has_two_payloads check (pg_catalog.num_nonnulls(payload, payload_json) <= 1),
-  -- A row that is larger than a protocol message could never be read again.
-  constraint outbox_message_is_larger_than_256_mib check (
-    coalesce(pg_catalog.octet_length(payload), 0)::bigint
-    + coalesce(pg_catalog.octet_length(payload_json::text), 0)
-    + coalesce(pg_catalog.octet_length(headers::text), 0)
-    + coalesce(pg_catalog.octet_length(key), 0)
-    + pg_catalog.octet_length(topic) <= 268435456)
+  -- A row larger than a protocol message could never be read again.
+  constraint outbox_message_is_larger_than_256_mib check (size <= 268435456)
 ) partition by list (segment);
 
 create table pgbaton.outbox_0 partition of pgbaton.outbox for values in (0);

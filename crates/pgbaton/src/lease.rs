@@ -159,12 +159,13 @@ impl Watch {
     /// Another incarnation of the database: its beats may be older than what was seen, so all is counted afresh.
     pub fn restart(&mut self) {
         self.seen.clear();
+        self.claims_from = None;
     }
 
-    /// A timeline that no replica has lived with for a whole ttl yet, first seen at `now`. In the state that was lost
-    /// somebody else may hold any lane, under a lease that runs on: claim nothing until it must be over.
+    /// A timeline that no replica has lived with for a whole ttl yet, seen at `now`. In the state that was lost somebody
+    /// else may hold any lane, under a lease that runs on: claim nothing until a ttl after it was first seen.
     pub fn hold_claims(&mut self, now: BootInstant) {
-        self.claims_from = Some(now.after(self.ttl));
+        self.claims_from.get_or_insert(now.after(self.ttl));
     }
 
     /// Whether lanes may be claimed and opened.

@@ -1,8 +1,23 @@
 //! A PostgreSQL transactional outbox relay.
+pub mod clock;
+pub mod config;
+mod connection;
+pub mod control;
+mod error;
+mod faults;
+pub mod housekeeping;
 pub mod lane;
 pub mod lease;
 pub mod message;
+pub mod metrics;
+pub mod migrate;
 pub mod outcome;
 pub mod plan;
 pub mod position;
+pub mod relay;
 pub mod retry;
+pub mod sink;
+pub mod source;
+pub mod sql;
+pub use connection::Database;
+pub use error::Error;

@@ -1,0 +1,128 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use pgbaton::Database;
+
+use crate::Failure;
+
+/// A PostgreSQL transactional outbox relay.
+#[derive(Parser)]
+#[command(
+    name = "pgbaton",
+    version,
+    about,
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong command line or configuration."
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run a replica until SIGTERM or SIGINT, which drain it; a second one ends it at once.
+    Run {
+        /// The configuration file.
+        #[arg(short, long, env = "PGBATON_CONFIG", value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Read and validate a configuration without connecting to anything.
+    CheckConfig {
+        /// The configuration file.
+        #[arg(short, long, env = "PGBATON_CONFIG", value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Make the schema `pgbaton`, or bring it up to this version.
+    Migrate {
+        #[command(flatten)]
+        database: DatabaseArgs,
+        /// Show the SQL instead of running it.
+        #[arg(long)]
+        print: bool,
+    },
+    /// Print the grants of the three roles as SQL.
+    Grants {
+        /// The role that runs `pgbaton migrate`.
+        #[arg(long, default_value = "pgbaton_migrate", value_name = "ROLE")]
+        migrate: String,
+        /// The role that runs `pgbaton run`.
+        #[arg(long, default_value = "pgbaton_relay", value_name = "ROLE")]
+        relay: String,
+        /// The role of applications that insert messages.
+        #[arg(long, default_value = "pgbaton_producer", value_name = "ROLE")]
+        producer: String,
+    },
+    /// Print the tables that a `postgres` sink needs, as SQL.
+    Inbox {
+        /// The inbox, as schema.table.
+        table: String,
+    },
+    /// Insert one message into the outbox. The payload comes from --json, --payload, or standard input with --stdin.
+    Send(SendArgs),
+    /// Show replicas and how far each relay is.
+    Status {
+        #[command(flatten)]
+        database: DatabaseArgs,
+        /// One JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show every lane: its owner, epoch and position.
+    Lanes {
+        #[command(flatten)]
+        database: DatabaseArgs,
+        /// One JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct SendArgs {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// Where the message goes.
+    pub(crate) topic: String,
+    /// What it is ordered by.
+    #[arg(long)]
+    pub(crate) key: Option<String>,
+    /// Headers: one JSON object.
+    #[arg(long, value_name = "JSON")]
+    pub(crate) headers: Option<String>,
+    /// The payload as JSON.
+    #[arg(long, value_name = "JSON", conflicts_with_all = ["payload", "stdin"])]
+    pub(crate) json: Option<String>,
+    /// The payload as text, stored as its bytes.
+    #[arg(long, value_name = "TEXT", conflicts_with = "stdin")]
+    pub(crate) payload: Option<String>,
+    /// The payload is standard input, byte for byte.
+    #[arg(long)]
+    pub(crate) stdin: bool,
+}
+
+/// Which database.
+#[derive(ClapArgs)]
+pub(crate) struct DatabaseArgs {
+    /// The database's connection string.
+    #[arg(long, env = "PGBATON_DSN", hide_env_values = true, value_name = "DSN")]
+    dsn: Option<String>,
+    /// A configuration file that names it.
+    #[arg(short, long, env = "PGBATON_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl DatabaseArgs {
+    /// The database that was named, by its connection string or in a configuration.
+    pub(crate) fn database(&self) -> Result<Database, Failure> {
+        /// How long a command waits for an answer.
+        const PATIENCE: Duration = Duration::from_secs(60);
+        match (&self.dsn, &self.config) {
+            (Some(dsn), _) => Ok(Database::new(dsn, PATIENCE)?),
+            (None, Some(config)) => Ok(pgbaton::config::Config::load(config)?.database()?.with_patience(PATIENCE)),
+            (None, None) => Err(Failure::Usage("name the database with --dsn, PGBATON_DSN or --config".into())),
+        }
+    }
+}

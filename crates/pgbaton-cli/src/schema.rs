@@ -1,0 +1,34 @@
+//! `pgbaton migrate`, `grants` and `inbox`.
+
+use pgbaton::migrate::{self, Roles};
+
+use crate::args::DatabaseArgs;
+use crate::{Failure, print};
+
+/// Brings the schema up to this version, or shows how.
+#[allow(clippy::needless_pass_by_value, reason = "a command consumes its arguments")]
+pub(crate) async fn migrate(database: DatabaseArgs, show: bool) -> Result<(), Failure> {
+    if show {
+        print(&migrate::print());
+        return Ok(());
+    }
+    let applied = migrate::run(&database.database()?).await?;
+    if applied.is_empty() {
+        eprintln!("the schema is at version {} already", migrate::version());
+    } else {
+        eprintln!("the schema is at version {} now; see `pgbaton grants` for who may use it", migrate::version());
+    }
+    Ok(())
+}
+
+/// Prints what the three roles need.
+pub(crate) fn grants(roles: &Roles) {
+    print(&migrate::grants(roles));
+}
+
+/// Prints the tables of a `postgres` sink.
+pub(crate) fn inbox(table: &str) -> Result<(), Failure> {
+    let ddl = pgbaton::sink::postgres::inbox_ddl(table).map_err(|error| Failure::Usage(error.to_string()))?;
+    print(&ddl);
+    Ok(())
+}

@@ -1,0 +1,24 @@
+//! `pgbaton send`.
+
+use std::io::Read;
+
+use pgbaton::control::{self, NewMessage};
+
+use crate::args::SendArgs;
+use crate::{Failure, print_json};
+
+/// Inserts one message and prints its id and message id.
+pub(crate) async fn run(args: SendArgs) -> Result<(), Failure> {
+    let bytes = if args.stdin {
+        let mut bytes = Vec::new();
+        std::io::stdin()
+            .read_to_end(&mut bytes)
+            .map_err(|error| Failure::Usage(format!("standard input cannot be read: {error}")))?;
+        Some(bytes)
+    } else {
+        args.payload.map(String::into_bytes)
+    };
+    let message = NewMessage { topic: args.topic, key: args.key, headers: args.headers, json: args.json, bytes };
+    print_json(&control::send(&args.database.database()?, &message).await?);
+    Ok(())
+}

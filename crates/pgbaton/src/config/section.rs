@@ -1,0 +1,164 @@
+//! One section of the configuration file: keys are taken out one by one, and what is left over is unknown.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use toml::{Table, Value};
+
+use crate::error::{Error, Kind};
+
+/// What is wrong, gathered until everything has been read.
+#[derive(Default)]
+pub(super) struct Problems(RefCell<Vec<String>>);
+
+impl Problems {
+    pub(super) fn add(&self, key: &str, problem: &str) {
+        self.0.borrow_mut().push(format!("{key}: {problem}"));
+    }
+
+    pub(super) fn into_result(self) -> Result<(), Error> {
+        let problems = self.0.into_inner();
+        if problems.is_empty() {
+            return Ok(());
+        }
+        let list: String = problems.iter().map(|problem| format!("\n  {problem}")).collect();
+        Err(Error::new(Kind::Config, format!("the configuration has {} problem(s):{list}\n", problems.len())))
+    }
+}
+
+/// A table of the file, with the path to it.
+pub(super) struct Section<'a> {
+    path: String,
+    table: Table,
+    problems: &'a Problems,
+}
+
+impl<'a> Section<'a> {
+    pub(super) fn new(path: &str, table: Table, problems: &'a Problems) -> Self {
+        Self { path: path.to_owned(), table, problems }
+    }
+
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn key(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+
+    fn problem(&self, name: &str, problem: &str) {
+        self.problems.add(&self.key(name), problem);
+    }
+
+    /// A section within; an empty one if it is not there.
+    pub(super) fn section(&mut self, name: &str) -> Section<'a> {
+        let table = match self.table.remove(name) {
+            None => Table::new(),
+            Some(Value::Table(table)) => table,
+            Some(_) => {
+                self.problem(name, "is not a section");
+                Table::new()
+            }
+        };
+        Section::new(&self.key(name), table, self.problems)
+    }
+
+    /// All sections within, whatever their names.
+    pub(super) fn subsections(&mut self) -> Vec<(String, Section<'a>)> {
+        let names: Vec<String> = self.table.keys().cloned().collect();
+        names.into_iter().map(|name| (name.clone(), self.section(&name))).collect()
+    }
+
+    pub(super) fn string(&mut self, name: &str) -> Option<String> {
+        match self.table.remove(name)? {
+            Value::String(text) => Some(text),
+            _ => {
+                self.problem(name, "is not a text");
+                None
+            }
+        }
+    }
+
+    pub(super) fn required_string(&mut self, name: &str) -> Option<String> {
+        if !self.table.contains_key(name) {
+            self.problem(name, "is missing");
+        }
+        self.string(name)
+    }
+
+    /// A duration with its unit, as in `"5s"` or `"1m 30s"`.
+    pub(super) fn duration(&mut self, name: &str, default: Duration) -> Duration {
+        let Some(value) = self.table.remove(name) else { return default };
+        let parsed = value.as_str().and_then(|text| text.parse::<jiff::SignedDuration>().ok());
+        match parsed.and_then(|duration| Duration::try_from(duration).ok()).filter(|duration| !duration.is_zero()) {
+            Some(duration) => duration,
+            None => {
+                self.problem(name, "is not a duration such as \"100ms\", \"5s\" or \"1m 30s\"");
+                default
+            }
+        }
+    }
+
+    pub(super) fn integer(&mut self, name: &str, default: u32, least: u32, most: u32) -> u32 {
+        let Some(value) = self.table.remove(name) else { return default };
+        match value.as_integer().and_then(|value| u32::try_from(value).ok()).filter(|v| (least..=most).contains(v)) {
+            Some(value) => value,
+            None => {
+                self.problem(name, &format!("is not a number from {least} to {most}"));
+                default
+            }
+        }
+    }
+
+    pub(super) fn size(&mut self, name: &str, default: usize, least: u32, most: u32) -> usize {
+        let default = u32::try_from(default).unwrap_or(most);
+        self.integer(name, default, least, most) as usize
+    }
+
+    /// A size with its unit, as in `"64 MiB"`.
+    pub(super) fn bytes(&mut self, name: &str, default: usize) -> usize {
+        let Some(value) = self.table.remove(name) else { return default };
+        match value.as_str().and_then(bytes).filter(|bytes| *bytes > 0) {
+            Some(bytes) => bytes,
+            None => {
+                self.problem(name, "is not a size such as \"512 KiB\" or \"64 MiB\"");
+                default
+            }
+        }
+    }
+
+    /// Whatever was not taken out is unknown.
+    pub(super) fn finish(self) {
+        for name in self.table.keys() {
+            self.problem(name, "is unknown");
+        }
+    }
+}
+
+fn bytes(text: &str) -> Option<usize> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: usize = match unit.trim() {
+        "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return None,
+    };
+    number.parse::<usize>().ok()?.checked_mul(factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(bytes("64 MiB"), Some(64 << 20));
+        assert_eq!(bytes("1GiB"), Some(1 << 30));
+        for bad in ["64", "64 MB", "MiB", "-1 B", "99999999999999999999 B", "9999999999999 GiB"] {
+            assert_eq!(bytes(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! One connection to PostgreSQL and the shape of its transactions.
+//!
+//! Nothing here relies on a session: behind a transaction pooler each transaction may meet another one. So statements
+//! are unnamed, every transaction names its isolation level, and its settings are local. Every wait has an end; a
+//! connection whose answer did not come in time is thrown away, since its next answer would belong to the last question.
+
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt, pin_mut};
+use tokio::task::JoinHandle;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, NoTls, Row};
+
+use crate::error::{Error, Kind};
+use crate::position::Incarnation;
+use crate::sql::Verb;
+
+/// A parameter with its type: unnamed statements are planned with their values in one round trip.
+pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// Where the database is and how long to wait for it.
+#[derive(Debug, Clone)]
+pub struct Database {
+    config: tokio_postgres::Config,
+    patience: Duration,
+}
+
+impl Database {
+    /// Takes a connection string as `tokio-postgres` understands it. `patience` bounds every wait for an answer, and is
+    /// a third of the lease where a lease is at stake.
+    ///
+    /// # Errors
+    /// A connection string that cannot be read.
+    pub fn new(dsn: &str, patience: Duration) -> Result<Self, Error> {
+        let mut config: tokio_postgres::Config = dsn
+            .parse()
+            .map_err(|error| Error::new(Kind::Config, "the DSN cannot be read").because(ConfigText(error)))?;
+        if config.get_application_name().is_none() {
+            config.application_name("pgbaton");
+        }
+        config
+            .connect_timeout(patience)
+            .tcp_user_timeout(patience)
+            .keepalives_idle(patience)
+            .keepalives_interval(patience / 2)
+            .keepalives_retries(2);
+        Ok(Self { config, patience })
+    }
+
+    /// The same database with another bound on every wait.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// How long to wait for an answer.
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// Opens a connection.
+    pub(crate) async fn connect(&self) -> Result<Connection, Error> {
+        let (client, driver) = within(self.patience, async { Ok(self.config.connect(NoTls).await?) }).await?;
+        let driver = tokio::spawn(async move {
+            if let Err(error) = driver.await {
+                tracing::debug!(%error, "a database connection ended");
+            }
+        });
+        Ok(Connection { client, driver, patience: self.patience })
+    }
+}
+
+/// The parser's error without the text it was parsing.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct ConfigText(tokio_postgres::Error);
+
+/// Waits for an answer, but not for ever.
+pub(crate) async fn within<T>(patience: Duration, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    match tokio::time::timeout(patience, answer).await {
+        Ok(result) => result,
+        Err(_) => Err(Error::new(Kind::Database, format!("no answer from the database within {patience:?}"))),
+    }
+}
+
+/// What a transaction may do, which decides its isolation level and settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Several statements that must see the same rows, all of them planned the one way that was tested.
+    Read,
+    /// One statement after the other, each seeing what committed before it.
+    Look,
+    /// The same, and what it writes is on disk when it has committed.
+    Write,
+}
+
+/// An open connection. Dropping it closes it.
+pub(crate) struct Connection {
+    client: Client,
+    driver: JoinHandle<()>,
+    patience: Duration,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Connection {
+    /// Whether the other side has closed it.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// Runs statements that do not depend on each other's answers, in one transaction and one round trip.
+    pub(crate) async fn pipeline<const N: usize>(
+        &self,
+        access: Access,
+        statements: [(Verb<'_>, &[Parameter<'_>]); N],
+    ) -> Result<[Vec<Row>; N], Error> {
+        self.pipeline_within(self.patience, access, statements).await
+    }
+
+    /// The same, waiting no longer than this, on either side.
+    pub(crate) async fn pipeline_within<const N: usize>(
+        &self,
+        patience: Duration,
+        access: Access,
+        statements: [(Verb<'_>, &[Parameter<'_>]); N],
+    ) -> Result<[Vec<Row>; N], Error> {
+        within(patience, async {
+            let statements = futures_util::future::try_join_all(
+                statements.iter().map(|(verb, parameters)| self.rows(*verb, parameters)),
+            );
+            let (begun, rows, ended) = tokio::join!(
+                biased;
+                self.begin_within(patience, access),
+                statements,
+                self.end(),
+            );
+            begun?;
+            let rows = rows?;
+            ended?;
+            rows.try_into().map_err(|_| Error::new(Kind::Internal, "an answer is missing"))
+        })
+        .await
+    }
+
+    /// Opens a transaction and takes its first statement's answer: the locks that a later statement relies on.
+    ///
+    /// The later statement sees what committed before the locks were granted, because it is a new statement.
+    pub(crate) async fn lock(&self, verb: Verb<'_>, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
+        within(self.patience, async {
+            let (begun, rows) = tokio::join!(biased; self.begin(Access::Write), self.rows(verb, parameters));
+            begun?;
+            rows
+        })
+        .await
+    }
+
+    /// Opens a transaction.
+    pub(crate) async fn open(&self, access: Access) -> Result<(), Error> {
+        within(self.patience, self.begin(access)).await
+    }
+
+    /// Runs one more statement of an open transaction.
+    pub(crate) async fn then(&self, verb: Verb<'_>, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
+        within(self.patience, self.rows(verb, parameters)).await
+    }
+
+    /// Runs the last statement of an open transaction and commits.
+    pub(crate) async fn commit(&self, verb: Verb<'_>, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
+        within(self.patience, async {
+            let (rows, ended) = tokio::join!(biased; self.rows(verb, parameters), self.end());
+            let rows = rows?;
+            ended?;
+            Ok(rows)
+        })
+        .await
+    }
+
+    /// Reads messages: all statements of one snapshot, the last one's rows handed over as they arrive.
+    pub(crate) async fn stream<T>(
+        &self,
+        small: (Verb<'_>, &[Parameter<'_>]),
+        end: Option<(Verb<'_>, &[Parameter<'_>])>,
+        rows: (Verb<'_>, &[Parameter<'_>]),
+        mut take: impl FnMut(&Row) -> Result<T, Error>,
+    ) -> Result<(Vec<Row>, Option<Vec<Row>>), Error> {
+        within(self.patience, async {
+            let end = async {
+                match end {
+                    Some((verb, parameters)) => self.rows(verb, parameters).await.map(Some),
+                    None => Ok(None),
+                }
+            };
+            let streamed = async {
+                let stream =
+                    self.client.query_typed_raw(rows.0.sql, rows.1.iter().map(|(v, t)| (*v, t.clone()))).await?;
+                drain(stream, &mut take).await
+            };
+            let (begun, small, end, streamed, ended) = tokio::join!(
+                biased;
+                self.begin(Access::Read),
+                self.rows(small.0, small.1),
+                end,
+                streamed,
+                self.end(),
+            );
+            begun?;
+            let answers = (small?, end?);
+            streamed?;
+            ended?;
+            Ok(answers)
+        })
+        .await
+    }
+
+    /// Runs statements that belong to no verb: migrations.
+    pub(crate) async fn script(&self, sql: &str) -> Result<(), Error> {
+        Ok(self.client.batch_execute(sql).await?)
+    }
+
+    async fn rows(&self, verb: Verb<'_>, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
+        self.client.query_typed(verb.sql, parameters).await.map_err(|error| Error::from(error).doing(verb.name))
+    }
+
+    async fn begin(&self, access: Access) -> Result<(), Error> {
+        self.begin_within(self.patience, access).await
+    }
+
+    /// One simple query: if the first statement fails, none of the settings is made outside a transaction.
+    async fn begin_within(&self, patience: Duration, access: Access) -> Result<(), Error> {
+        /// The one plan that was tested, whatever the role, the database or the server was set to.
+        const PLAN: &str = "set local jit = off; set local max_parallel_workers_per_gather = 0; \
+             set local enable_seqscan = off; set local enable_bitmapscan = off; set local enable_sort = off; \
+             set local enable_indexscan = on; set local enable_indexonlyscan = on; set local enable_nestloop = on; \
+             set local enable_material = off; set local enable_memoize = off; set local enable_hashjoin = off; \
+             set local enable_mergejoin = off; set local random_page_cost = 1; set local row_security = off";
+        let patience = patience.as_millis().max(1);
+        let limits = format!(
+            "set local statement_timeout = {patience}; set local lock_timeout = {patience}; \
+             set local idle_in_transaction_session_timeout = {patience}"
+        );
+        let sql = match access {
+            Access::Read => format!("begin isolation level repeatable read read only; {limits}; {PLAN}"),
+            Access::Look => format!("begin isolation level read committed read only; {limits}"),
+            Access::Write => {
+                format!("begin isolation level read committed read write; {limits}; set local synchronous_commit = on")
+            }
+        };
+        Ok(self.client.batch_execute(&sql).await?)
+    }
+
+    async fn end(&self) -> Result<(), Error> {
+        Ok(self.client.batch_execute("commit").await?)
+    }
+}
+
+async fn drain<T>(
+    stream: impl Stream<Item = Result<Row, tokio_postgres::Error>>,
+    take: &mut impl FnMut(&Row) -> Result<T, Error>,
+) -> Result<(), Error> {
+    pin_mut!(stream);
+    while let Some(row) = stream.next().await {
+        take(&row?)?;
+    }
+    Ok(())
+}
+
+/// The incarnation in the first row of an answer; a server in recovery has none.
+pub(crate) fn incarnation(rows: &[Row]) -> Result<Incarnation, Error> {
+    let text: Option<&str> = match rows.first() {
+        Some(row) => row.try_get("incarnation")?,
+        None => None,
+    };
+    let Some(text) = text else {
+        return Err(Error::new(Kind::NotWritable, "the server is in recovery"));
+    };
+    text.parse().map_err(|error| Error::new(Kind::Internal, format!("incarnation {text}")).because(error))
+}
+
+/// A connection that is opened when needed and thrown away after an error.
+pub(crate) struct Slot {
+    database: Database,
+    connection: Option<Connection>,
+}
+
+impl Slot {
+    pub(crate) fn new(database: Database) -> Self {
+        Self { database, connection: None }
+    }
+
+    /// The open connection, opened now if there is none. Call [`Slot::settle`] with what came of using it.
+    pub(crate) async fn get(&mut self) -> Result<&Connection, Error> {
+        if self.connection.as_ref().is_none_or(Connection::is_closed) {
+            self.connection = Some(self.database.connect().await?);
+        }
+        self.connection.as_ref().ok_or_else(|| Error::new(Kind::Internal, "no connection"))
+    }
+
+    /// Keeps the connection after a success. After any error it is thrown away: a transaction may be open on it, or an
+    /// answer on its way.
+    pub(crate) fn settle<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
+        if result.is_err() {
+            self.connection = None;
+        }
+        result
+    }
+}

@@ -1,0 +1,140 @@
+//! What operators do: commands are thin over this.
+
+use serde::Serialize;
+use tokio_postgres::types::Type;
+
+use crate::connection::{Access, Database, Parameter};
+use crate::error::{Error, Kind};
+use crate::migrate;
+use crate::sql;
+
+/// A message to be inserted.
+#[derive(Debug, Default)]
+pub struct NewMessage {
+    /// Where it goes.
+    pub topic: String,
+    /// What it is ordered by.
+    pub key: Option<String>,
+    /// One JSON object.
+    pub headers: Option<String>,
+    /// The payload as JSON; at most one of the two.
+    pub json: Option<String>,
+    /// The payload as bytes.
+    pub bytes: Option<Vec<u8>>,
+}
+
+/// What became of it.
+#[derive(Debug, Serialize)]
+pub struct Sent {
+    /// Its number in the log.
+    pub id: i64,
+    /// What receivers drop repeats by.
+    pub message_id: String,
+}
+
+/// Inserts one message and commits.
+///
+/// # Errors
+/// What the outbox refuses, in the server's words, which do not quote the payload.
+pub async fn send(database: &Database, message: &NewMessage) -> Result<Sent, Error> {
+    let connection = database.connect().await?;
+    let parameters: [Parameter<'_>; 5] = [
+        (&message.topic, Type::TEXT),
+        (&message.key, Type::TEXT),
+        (&message.headers, Type::TEXT),
+        (&message.json, Type::TEXT),
+        (&message.bytes, Type::BYTEA),
+    ];
+    let [rows] = connection.pipeline(Access::Write, [(sql::SEND, &parameters)]).await?;
+    let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "nothing was inserted"))?;
+    Ok(Sent { id: row.try_get("id")?, message_id: row.try_get("message_id")? })
+}
+
+/// One lane, as the database knows it.
+#[derive(Debug, Serialize)]
+pub struct LaneStatus {
+    /// Its relay.
+    pub relay: String,
+    /// Its number.
+    pub lane: i32,
+    /// How many the relay has.
+    pub lanes: i32,
+    /// Its epoch.
+    pub epoch: i64,
+    /// The replica that holds it.
+    pub replica: Option<String>,
+    /// That replica's name.
+    pub replica_name: Option<String>,
+    /// The number of its last batch that was handed to the sink.
+    pub batch: Option<i64>,
+    /// Every message up to this id has been dealt with, but for those of transactions that were still open.
+    pub passed: Option<i64>,
+    /// Seconds since its position was written.
+    pub position_age_seconds: Option<f64>,
+}
+
+/// One replica, as the database knows it.
+#[derive(Debug, Serialize)]
+pub struct ReplicaStatus {
+    /// Its identity.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// Its version of pgbaton.
+    pub version: String,
+    /// The relays it takes lanes for; none once it is leaving.
+    pub relays: Vec<String>,
+    /// Its renewals so far.
+    pub beat: i64,
+    /// Seconds since it started.
+    pub age_seconds: f64,
+}
+
+/// What the database knows of everything.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    /// The outbox's last number.
+    pub last_number: i64,
+    /// All replicas.
+    pub replicas: Vec<ReplicaStatus>,
+    /// All lanes.
+    pub lanes: Vec<LaneStatus>,
+}
+
+/// Reads replicas, lanes and positions. Touches no message.
+///
+/// # Errors
+/// A database that cannot be reached, or a schema of another version.
+pub async fn status(database: &Database) -> Result<Status, Error> {
+    let connection = database.connect().await?;
+    migrate::check(&connection).await?;
+    let [replicas, lanes] = connection.pipeline(Access::Look, [(sql::REPLICAS, &[]), (sql::STATUS, &[])]).await?;
+    let mut status = Status { last_number: 0, replicas: Vec::new(), lanes: Vec::new() };
+    for row in &replicas {
+        status.replicas.push(ReplicaStatus {
+            id: row.try_get("id")?,
+            name: row.try_get("name")?,
+            version: row.try_get("version")?,
+            relays: row.try_get("relays")?,
+            beat: row.try_get("beat")?,
+            age_seconds: row.try_get("age")?,
+        });
+    }
+    for row in &lanes {
+        status.last_number = row.try_get("last_number")?;
+        let last: Option<i64> = row.try_get("last")?;
+        let floor: Option<i64> = row.try_get("floor")?;
+        status.lanes.push(LaneStatus {
+            relay: row.try_get("relay")?,
+            lane: row.try_get("lane")?,
+            lanes: row.try_get("lanes")?,
+            epoch: row.try_get("epoch")?,
+            replica: row.try_get("replica")?,
+            replica_name: row.try_get("replica_name")?,
+            batch: row.try_get("batch")?,
+            passed: last.max(floor),
+            position_age_seconds: row.try_get("age")?,
+        });
+    }
+    Ok(status)
+}

@@ -1,0 +1,150 @@
+//! Errors of the library: opaque, each with a stable code and a hint for whoever runs it.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use crate::position::Incarnation;
+
+/// Something went wrong. Says what happened, to which relay, lane or message, and what to do.
+///
+/// Never holds a payload, a password or a DSN.
+#[derive(Debug)]
+pub struct Error {
+    kind: Kind,
+    text: String,
+    hint: Option<&'static str>,
+    /// The server's five characters, where it was the server that complained.
+    sql_state: Option<String>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// What callers in this crate decide by. One word each, and the stable code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The database cannot be reached, or did not answer in time: try again.
+    Database,
+    /// The server is in recovery or read-only: try again, perhaps another host.
+    NotWritable,
+    /// Another incarnation of the database answered: drop everything in memory and read it again.
+    OtherIncarnation(Incarnation),
+    /// Going on would guess. A person has to decide.
+    Refused,
+    /// The schema is missing, older or newer than this executable.
+    Schema,
+    /// The configuration is wrong.
+    Config,
+    /// The sink cannot be used as configured.
+    Sink,
+    /// A task of the relay ended that never should.
+    Internal,
+}
+
+impl Error {
+    pub(crate) fn new(kind: Kind, text: impl Into<String>) -> Self {
+        Self { kind, text: text.into(), hint: None, sql_state: None, source: None }
+    }
+
+    pub(crate) fn refused(text: impl Into<String>, hint: &'static str) -> Self {
+        Self::new(Kind::Refused, text).hint(hint)
+    }
+
+    pub(crate) fn hint(mut self, hint: &'static str) -> Self {
+        self.hint = Some(hint);
+        self
+    }
+
+    pub(crate) fn because(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
+        self.source = Some(Box::new(source));
+        self
+    }
+
+    /// The same error, saying first what was being done.
+    pub(crate) fn doing(mut self, what: &str) -> Self {
+        self.text = format!("{what}: {}", self.text);
+        self
+    }
+
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    pub(crate) fn sql_state(&self) -> Option<&str> {
+        self.sql_state.as_deref()
+    }
+
+    /// Whether trying again later may help without anybody doing anything.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        matches!(self.kind, Kind::Database | Kind::NotWritable | Kind::OtherIncarnation(_))
+    }
+
+    /// Stable over releases.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self.kind {
+            Kind::Database => "database.unavailable",
+            Kind::NotWritable => "database.not_writable",
+            Kind::OtherIncarnation(_) => "database.other_incarnation",
+            Kind::Refused => "refused",
+            Kind::Schema => "schema.mismatch",
+            Kind::Config => "config.invalid",
+            Kind::Sink => "sink.unusable",
+            Kind::Internal => "internal",
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} [{}]", self.text, self.code())?;
+        let mut source = self.source();
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        match self.hint {
+            Some(hint) => write!(f, ". {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+/// Details of a server's error may quote rows, so only its code and message are kept.
+impl From<tokio_postgres::Error> for Error {
+    fn from(error: tokio_postgres::Error) -> Self {
+        let Some(db) = error.as_db_error() else {
+            return Self::new(Kind::Database, "no answer from the database").because(error);
+        };
+        let code = db.code();
+        let mut error = Self::from_server(code, format!("the database says: {} ({})", db.message(), code.code()));
+        error.sql_state = Some(code.code().to_owned());
+        error
+    }
+}
+
+impl Error {
+    fn from_server(code: &tokio_postgres::error::SqlState, text: String) -> Self {
+        use tokio_postgres::error::SqlState;
+        if *code == SqlState::READ_ONLY_SQL_TRANSACTION || text.contains("recovery is in progress") {
+            return Self::new(Kind::NotWritable, text);
+        }
+        match code.code().get(..2) {
+            // Connection trouble, resources, operator's intervention, transaction rolled back, system error.
+            Some("08" | "53" | "57" | "40" | "58" | "55" | "25") => Self::new(Kind::Database, text),
+            Some("42") if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
+                Self::new(Kind::Refused, text).hint("`pgbaton grants` prints what the role needs")
+            }
+            Some("42" | "3F") => {
+                Self::new(Kind::Schema, text).hint("Run `pgbaton migrate` with this version of pgbaton")
+            }
+            Some("28" | "3D") => Self::new(Kind::Refused, text).hint("Check the DSN's user, password and database"),
+            _ => Self::new(Kind::Database, text),
+        }
+    }
+}

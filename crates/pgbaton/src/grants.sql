@@ -1,0 +1,28 @@
+-- What three roles need. Run by the database's owner; the roles may have other names (see `pgbaton grants --help`).
+-- {migrate}: runs `pgbaton migrate` and owns the schema. Not used by replicas.
+-- {relay}: what `pgbaton run` and the operator's commands connect as.
+-- {producer}: applications that insert messages.
+
+-- 1. Before `pgbaton migrate`, which then runs as {migrate}:
+create schema if not exists pgbaton authorization {migrate};
+
+-- 2. After each `pgbaton migrate`:
+grant usage on schema pgbaton to {relay}, {producer};
+
+revoke execute on all functions in schema pgbaton from public;
+grant execute on function pgbaton.incarnation(), pgbaton.lane_lock(text, integer) to {relay};
+grant select on all tables in schema pgbaton to {relay};
+grant select on all sequences in schema pgbaton to {relay};
+grant insert on pgbaton.relay, pgbaton.lane, pgbaton.replica, pgbaton.position to {relay};
+grant update (owner, epoch) on pgbaton.lane to {relay};
+grant update (beat, relays), delete on pgbaton.replica to {relay};
+grant update (timeline) on pgbaton.home to {relay};
+grant update (leaf) on pgbaton.position_leaf to {relay};
+grant truncate on pgbaton.position_0, pgbaton.position_1 to {relay};
+
+-- A producer chooses neither xid nor id nor segment: reading without gaps rests on that.
+grant insert (topic, key, payload, payload_json, headers, message_id) on pgbaton.outbox to {producer};
+grant select (id, message_id) on pgbaton.outbox to {producer};
+grant execute on function
+  pgbaton.send(text, json, text, json, uuid), pgbaton.send(text, jsonb, text, json, uuid),
+  pgbaton.send(text, bytea, text, json, uuid), pgbaton.send(text, text, text, json, uuid) to {producer};

@@ -1,0 +1,289 @@
+//! One relay of one replica: the tasks that carry messages from its source to its sink, and what they share.
+//!
+//! ```text
+//!            rooms                 batches              parts              dealt
+//!  read ───────────► source ──────────────► publish ───────────► sink ──┐
+//!   ▲   one task a relay        one queue a lane   one task a lane      │
+//!   └──────────────────── room ◄──────────── acknowledge ◄──────────────┘
+//!                                     one task a relay
+//! ```
+//!
+//! `claim` stands beside them: it decides which lanes run here, and starts and stops their tasks.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+
+use crate::clock;
+use crate::error::Error;
+use crate::lane::{Grant, RelayName};
+use crate::lease::BootInstant;
+use crate::metrics::Metrics;
+use crate::outcome::Fault;
+use crate::retry::Backoff;
+use crate::sink::{Capabilities, Sink};
+use crate::source::{Batch, Room, Source};
+
+mod acknowledge;
+pub mod claim;
+mod publish;
+mod read;
+
+/// How a relay is set up.
+#[derive(Clone)]
+pub struct RelaySpec {
+    /// Its name: the same on all replicas.
+    pub name: RelayName,
+    /// How many lanes it has: a power of two, the same on all replicas.
+    pub lanes: i32,
+    /// Where its messages go.
+    pub sink: Arc<dyn Sink>,
+    /// How much it holds.
+    pub limits: Limits,
+    /// How often it does what.
+    pub pace: Pace,
+    /// Whether to send again what a sink has lost; if not, the lane stops until an operator decides.
+    pub resend_lost: bool,
+}
+
+/// How much a relay holds.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Messages of one lane that were handed to the sink and are not yet covered by a written position: what may repeat
+    /// after a crash, where the sink does not drop repeats.
+    pub in_flight: usize,
+    /// Messages handed to the sink in one call.
+    pub batch_messages: usize,
+    /// Bytes handed to the sink in one call; a larger message goes alone.
+    pub batch_bytes: usize,
+    /// Bytes of messages in memory, over all lanes; one message more than fits is let in.
+    pub memory: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { in_flight: 5_000, batch_messages: 1_000, batch_bytes: 1 << 20, memory: 8 << 20 }
+    }
+}
+
+/// How often a relay does what.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// Between looks at the outbox while messages come in.
+    pub busy: Duration,
+    /// Between looks at the outbox when nothing has come in for a while.
+    pub idle: Duration,
+    /// The longest a delivered message waits for its position to be written.
+    pub acknowledge: Duration,
+    /// The same for a lane that got on without a message.
+    pub acknowledge_idle: Duration,
+    /// The longest pause between attempts at a failing sink or message.
+    pub retry_cap: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            busy: Duration::from_millis(4),
+            idle: Duration::from_millis(100),
+            acknowledge: Duration::from_millis(100),
+            acknowledge_idle: Duration::from_secs(10),
+            retry_cap: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What the tasks of one relay share.
+pub(crate) struct Relay {
+    pub(crate) spec: RelaySpec,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) flows: Flows,
+    pub(crate) dealt: mpsc::UnboundedSender<acknowledge::Note>,
+    pub(crate) outage: Outage,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Told when an answer came from another incarnation, or a lane turned out to be lost.
+    pub(crate) look_again: Arc<Notify>,
+}
+
+impl Relay {
+    /// An error that a task saw while it worked for a lane or the whole relay. Those that only another look at the
+    /// database can settle wake the task that looks.
+    pub(crate) fn report(&self, what: &str, error: &Error) {
+        tracing::warn!(relay = %self.spec.name, %error, "{what}");
+        if matches!(error.kind(), crate::error::Kind::OtherIncarnation(_)) {
+            self.look_again.notify_one();
+        }
+    }
+}
+
+/// The lanes that run here, as the reader fills them.
+pub(crate) struct Flows {
+    lanes: Mutex<BTreeMap<i32, Arc<Flow>>>,
+    /// Bytes of messages in memory.
+    pub(crate) held: Arc<AtomicUsize>,
+    /// Wakes the reader: room, or another lane, or news.
+    pub(crate) wake: Notify,
+}
+
+impl Flows {
+    pub(crate) fn new(held: Arc<AtomicUsize>) -> Self {
+        Self { lanes: Mutex::default(), held, wake: Notify::new() }
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut BTreeMap<i32, Arc<Flow>>) -> T) -> T {
+        f(&mut self.lanes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn add(&self, flow: Arc<Flow>) {
+        self.with(|lanes| lanes.insert(flow.grant.lane.number, flow));
+        self.wake.notify_one();
+    }
+
+    /// From now on nothing is read for it.
+    pub(crate) fn remove(&self, grant: &Grant) {
+        self.with(|lanes| {
+            if lanes.get(&grant.lane.number).is_some_and(|flow| flow.grant == *grant) {
+                lanes.remove(&grant.lane.number);
+            }
+        });
+    }
+
+    pub(crate) fn get(&self, grant: &Grant) -> Option<Arc<Flow>> {
+        self.with(|lanes| lanes.get(&grant.lane.number).filter(|flow| flow.grant == *grant).cloned())
+    }
+
+    pub(crate) fn rooms(&self, limits: &Limits) -> Vec<Room> {
+        let memory = self.held.load(Ordering::Relaxed) < limits.memory;
+        self.with(|lanes| lanes.values().map(|flow| flow.room(limits, memory)).collect())
+    }
+}
+
+/// One lane's messages between being read and being acknowledged.
+pub(crate) struct Flow {
+    pub(crate) grant: Grant,
+    queue: mpsc::UnboundedSender<Batch>,
+    /// Messages read and not yet acknowledged.
+    outstanding: AtomicUsize,
+    /// Messages handed to the sink and not yet acknowledged.
+    in_flight: AtomicUsize,
+    /// Since when it has had nothing to publish, in nanoseconds since boot; 0 while it has.
+    idle_since: AtomicI64,
+    /// Told when a position was written.
+    pub(crate) acknowledged: Notify,
+}
+
+impl Flow {
+    pub(crate) fn new(grant: Grant) -> (Arc<Self>, mpsc::UnboundedReceiver<Batch>) {
+        let (queue, batches) = mpsc::unbounded_channel();
+        let flow = Self {
+            grant,
+            queue,
+            outstanding: AtomicUsize::new(0),
+            in_flight: AtomicUsize::new(0),
+            idle_since: AtomicI64::new(nanos(clock::now())),
+            acknowledged: Notify::new(),
+        };
+        (Arc::new(flow), batches)
+    }
+
+    /// Takes a batch from the reader. The reader stops at the limits, so the queue is bounded by one read beyond them.
+    pub(crate) fn enqueue(&self, batch: Batch) {
+        self.outstanding.fetch_add(batch.messages.len(), Ordering::Relaxed);
+        if !batch.messages.is_empty() {
+            self.idle_since.store(0, Ordering::Relaxed);
+        }
+        // A lane that has just ended takes no more; what it was given is read again by its next owner.
+        let _ = self.queue.send(batch);
+    }
+
+    pub(crate) fn idle(&self) {
+        self.idle_since.store(nanos(clock::now()), Ordering::Relaxed);
+    }
+
+    pub(crate) fn handed(&self, messages: usize) {
+        self.in_flight.fetch_add(messages, Ordering::Relaxed);
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// A written position covers these messages.
+    pub(crate) fn covered(&self, messages: usize) {
+        self.in_flight.fetch_sub(messages, Ordering::Relaxed);
+        self.outstanding.fetch_sub(messages, Ordering::Relaxed);
+        self.acknowledged.notify_one();
+    }
+
+    fn room(&self, limits: &Limits, memory: bool) -> Room {
+        // As much again as may be in flight is read ahead, so that the sink never waits for a read.
+        let room = memory && self.outstanding.load(Ordering::Relaxed) < 2 * limits.in_flight;
+        let idle_since = match self.idle_since.load(Ordering::Relaxed) {
+            0 => None,
+            nanos => Some(BootInstant::from_boot(Duration::from_nanos(u64::try_from(nanos).unwrap_or_default()))),
+        };
+        Room { grant: self.grant.clone(), room, idle_since }
+    }
+}
+
+fn nanos(at: BootInstant) -> i64 {
+    i64::try_from(at.since_boot().as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// A sink that is down: all lanes of the relay back off together, and no message is blamed.
+pub(crate) struct Outage(Mutex<OutageState>);
+
+struct OutageState {
+    backoff: Backoff,
+    until: Option<BootInstant>,
+}
+
+impl Outage {
+    pub(crate) fn new(cap: Duration) -> Self {
+        let backoff = Backoff::new(Duration::from_millis(50), cap);
+        Self(Mutex::new(OutageState { backoff, until: None }))
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut OutageState) -> T) -> T {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A call failed. Lanes that fail during one pause do not make it longer.
+    pub(crate) fn failed(&self, relay: &RelayName, fault: &Fault) {
+        let pause = self.with(|state| {
+            let now = clock::now();
+            if state.until.is_some_and(|until| now < until) {
+                return None;
+            }
+            let pause = state.backoff.next(rand::random());
+            state.until = Some(now.after(pause));
+            Some(pause)
+        });
+        if let Some(pause) = pause {
+            tracing::warn!(%relay, %fault, ?pause, "the sink is down; nothing is lost, trying again after the pause");
+        }
+    }
+
+    /// The sink answered.
+    pub(crate) fn over(&self) {
+        self.with(|state| {
+            state.backoff.reset();
+            state.until = None;
+        });
+    }
+
+    /// Returns at the end of the pause, if there is one. Cancel-safe.
+    pub(crate) async fn wait(&self) {
+        while let Some(until) = self.with(|state| state.until) {
+            let now = clock::now();
+            if now >= until {
+                return;
+            }
+            tokio::time::sleep(until.since(now)).await;
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Gathers what the lanes have dealt with, and has the source write it: many lanes and many batches in one transaction.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::Relay;
+use crate::lane::Grant;
+use crate::retry::Backoff;
+use crate::source::{Acknowledged, Dealt};
+
+/// What a lane tells.
+pub(crate) enum Note {
+    /// It has dealt with this, which covers so many messages more.
+    Dealt {
+        /// How far it is.
+        dealt: Dealt,
+        /// Messages that were handed to the sink.
+        messages: usize,
+    },
+    /// It is about to be given back: write what there is, and say when it is written, or that it cannot be.
+    Flush(oneshot::Sender<()>),
+    /// It is over here. What was not written is not written any more.
+    Forget(Grant),
+}
+
+/// What waits to be written for one lane: only how far it is counts.
+struct Pending {
+    dealt: Dealt,
+    messages: usize,
+}
+
+/// Writes until dropped. One for each relay.
+pub(crate) async fn run(relay: Arc<Relay>, mut notes: mpsc::UnboundedReceiver<Note>) {
+    let mut writer = Writer { relay, pending: BTreeMap::new(), due: None, waiting: Vec::new() };
+    let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+    loop {
+        let due = writer.due;
+        tokio::select! {
+            biased;
+            () = sleep_until(due) => {}
+            note = notes.recv() => match note {
+                Some(note) => writer.take(note),
+                None => return,
+            },
+        }
+        while let Ok(note) = notes.try_recv() {
+            writer.take(note);
+        }
+        if writer.due.is_some_and(|due| due <= Instant::now()) {
+            if writer.write().await {
+                backoff.reset();
+            } else {
+                writer.due = Some(Instant::now() + backoff.next(rand::random()));
+            }
+        }
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Writer {
+    relay: Arc<Relay>,
+    pending: BTreeMap<Grant, Pending>,
+    due: Option<Instant>,
+    waiting: Vec<oneshot::Sender<()>>,
+}
+
+impl Writer {
+    fn take(&mut self, note: Note) {
+        let pace = &self.relay.spec.pace;
+        let now = Instant::now();
+        let due = match note {
+            Note::Dealt { dealt, messages } => {
+                let pending = self
+                    .pending
+                    .entry(dealt.grant.clone())
+                    .and_modify(|pending| {
+                        pending.dealt = dealt.clone();
+                        pending.messages += messages;
+                    })
+                    .or_insert(Pending { dealt, messages });
+                // Before the lane has to wait for it.
+                if pending.messages >= self.relay.spec.limits.in_flight / 2 {
+                    now
+                } else if pending.messages > 0 {
+                    now + pace.acknowledge
+                } else {
+                    now + pace.acknowledge_idle
+                }
+            }
+            Note::Flush(done) => {
+                self.waiting.push(done);
+                now
+            }
+            Note::Forget(grant) => {
+                self.pending.remove(&grant);
+                return;
+            }
+        };
+        self.due = Some(self.due.map_or(due, |known| known.min(due)));
+    }
+
+    /// Writes all that is pending. False if it has to be tried again.
+    async fn write(&mut self) -> bool {
+        let done: Vec<Dealt> = self.pending.values().map(|pending| pending.dealt.clone()).collect();
+        if !done.is_empty() {
+            match self.relay.source.acknowledge(&done).await {
+                Ok(written) => {
+                    self.relay.metrics.acknowledged();
+                    written.iter().for_each(|lane| self.settle(lane));
+                }
+                Err(error) => {
+                    self.relay.report("positions could not be written; trying again", &error);
+                    if !error.is_transient() || matches!(error.kind(), crate::error::Kind::OtherIncarnation(_)) {
+                        // They belong to a state that is gone: the lanes are taken up anew from what it holds now.
+                        self.pending.clear();
+                        self.waiting.clear();
+                    }
+                    return false;
+                }
+            }
+        }
+        self.due = None;
+        self.waiting.drain(..).for_each(|done| {
+            // A lane that no longer waits has ended meanwhile.
+            let _ = done.send(());
+        });
+        true
+    }
+
+    fn settle(&mut self, acknowledged: &Acknowledged) {
+        let (lane, written) = match acknowledged {
+            Acknowledged::Written(lane) => (lane, true),
+            Acknowledged::LaneLost(lane, _) => (lane, false),
+        };
+        let grants: Vec<Grant> = self.pending.keys().filter(|grant| grant.lane == *lane).cloned().collect();
+        for grant in grants {
+            let Some(pending) = self.pending.remove(&grant) else { continue };
+            if written {
+                if let Some(flow) = self.relay.flows.get(&grant) {
+                    flow.covered(pending.messages);
+                    self.relay.flows.wake.notify_one();
+                }
+            } else {
+                tracing::warn!(%grant, "a position was not written: the lane has another owner or epoch");
+                self.relay.look_again.notify_one();
+            }
+        }
+    }
+}

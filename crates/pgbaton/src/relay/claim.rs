@@ -1,0 +1,558 @@
+//! One replica: renew, expire, claim, release.
+//!
+//! Two tasks. One renews the lease, on a connection of its own, so that no work can starve it. The other looks at the
+//! database four times a second: it expires replicas that have stopped beating, claims free lanes up to the fair share,
+//! has lanes above it drained and gives them back. Everything that changes a lane's owner or epoch happens there, one
+//! thing after the other.
+//!
+//! An identity lives from its first beat to the end of its lease. When it is lost, all lanes are dropped and the
+//! replica starts again under a new one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+use super::publish::{self, LaneEnd, LaneStart, Order};
+use super::{Flows, Outage, Relay, RelaySpec, acknowledge, read};
+use crate::clock::{self, SharedLease};
+use crate::connection::{Database, Slot};
+use crate::error::{Error, Kind};
+use crate::lane::{BalanceStep, Epoch, Grant, Holdings, RelayName, ReplicaId, balance};
+use crate::lease::{BootInstant, LeaseStep, Watch};
+use crate::metrics::Metrics;
+use crate::position::Incarnation;
+use crate::retry::Backoff;
+use crate::sink::{Capabilities, Opening};
+use crate::source::native::{self, NativeSource};
+use crate::{housekeeping, migrate};
+
+mod look;
+
+/// How often the other replicas' beats are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// A lane that failed to open is tried again after this.
+const REOPEN_AFTER: Duration = Duration::from_millis(500);
+
+/// A lane that a person has to look at is tried again after this.
+const REFUSED_AFTER: Duration = Duration::from_secs(10);
+
+/// A renewal that failed is tried again after this.
+const RENEW_AGAIN: Duration = Duration::from_millis(100);
+
+/// How a replica is set up.
+#[derive(Clone)]
+pub struct ReplicaSpec {
+    /// Shown to operators; not an identity.
+    pub name: String,
+    /// The database with the outbox.
+    pub database: Database,
+    /// How long lanes stay with a replica that no longer renews. The same on all replicas.
+    pub ttl: Duration,
+    /// How long a clean stop may take before what is in flight is left to the next owner.
+    pub drain: Duration,
+    /// The relays it runs.
+    pub relays: Vec<RelaySpec>,
+}
+
+/// A running replica's counters, one for each relay.
+pub type AllMetrics = HashMap<RelayName, Arc<Metrics>>;
+
+/// One process's part in all its relays.
+pub struct Replica {
+    spec: ReplicaSpec,
+    metrics: AllMetrics,
+}
+
+/// How an identity ended.
+enum Ended {
+    /// Its lease is over, or the database no longer knows it: start again.
+    Lost,
+    /// It was asked to stop, and has given everything back.
+    Stopped,
+}
+
+impl Replica {
+    /// Nothing happens before [`Replica::run`].
+    #[must_use]
+    pub fn new(spec: ReplicaSpec) -> Self {
+        let metrics = spec.relays.iter().map(|relay| (relay.name.clone(), Arc::default())).collect();
+        Self { spec, metrics }
+    }
+
+    /// The counters of each relay.
+    #[must_use]
+    pub fn metrics(&self) -> AllMetrics {
+        self.metrics.clone()
+    }
+
+    /// Runs until `stop` turns true, then drains, writes positions and gives the lanes back.
+    ///
+    /// Trouble with the database or a sink does not end it.
+    ///
+    /// # Errors
+    /// What a person has to decide: a schema that does not fit, an outbox that was altered, positions of another
+    /// database, a sink that cannot be used as configured.
+    pub async fn run(self, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
+        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+        let capabilities = self.probe_sinks().await?;
+        while !*stop.borrow() {
+            match Identity::live(&self, &capabilities, &mut stop).await {
+                Ok(Ended::Stopped) => break,
+                Ok(Ended::Lost) => {
+                    backoff.reset();
+                    tracing::warn!("this replica's lease is over: all lanes dropped, starting again as a new one");
+                }
+                Err(error) if error.is_transient() => {
+                    let pause = backoff.next(rand::random());
+                    tracing::warn!(%error, ?pause, "the database cannot be used; trying again after the pause");
+                    tokio::select! {
+                        _ = stop.wait_for(|stop| *stop) => break,
+                        () = tokio::time::sleep(pause) => {}
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    async fn probe_sinks(&self) -> Result<HashMap<RelayName, Capabilities>, Error> {
+        let mut capabilities = HashMap::new();
+        for relay in &self.spec.relays {
+            let found = relay.sink.probe().await.map_err(|fault| {
+                Error::new(Kind::Sink, format!("relay {}: the sink cannot be used: {fault}", relay.name))
+                    .hint("Check the relay's `sink` section")
+            })?;
+            tracing::info!(relay = %relay.name, tier = %found.tier, "the sink can be used");
+            capabilities.insert(relay.name.clone(), found);
+        }
+        Ok(capabilities)
+    }
+}
+
+/// One life of a replica, from its first beat to the end of its lease.
+struct Identity {
+    id: ReplicaId,
+    spec: ReplicaSpec,
+    slot: Slot,
+    relays: HashMap<RelayName, Arc<Relay>>,
+    lease: SharedLease,
+    watch: Watch,
+    /// The incarnation that everything in memory belongs to.
+    here: watch::Sender<Incarnation>,
+    held: HashMap<Grant, Held>,
+    lanes: JoinSet<(Grant, LaneEnd)>,
+    /// Tasks that never end while this identity lives.
+    tasks: JoinSet<()>,
+    look_again: Arc<Notify>,
+    leaving: bool,
+}
+
+/// A lane that is this replica's by the table.
+enum Held {
+    /// Its task runs.
+    Running { orders: watch::Sender<Order>, stop: watch::Sender<bool> },
+    /// Its task was told to stop, after another incarnation showed up. It is opened again if the table still agrees.
+    Stopping,
+    /// It is opened again at this moment.
+    Waiting { until: BootInstant, opening: Opening },
+    /// The sink knows this epoch: ours has to be raised above it first.
+    Fenced { by: Epoch },
+}
+
+impl Identity {
+    async fn live(
+        replica: &Replica,
+        capabilities: &HashMap<RelayName, Capabilities>,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<Ended, Error> {
+        let mut identity = Self::begin(replica, capabilities).await?;
+        let result = identity.run(stop).await;
+        // Whatever happens next, nothing is published under this identity any more.
+        identity.lease.end();
+        identity.lanes.shutdown().await;
+        result
+    }
+
+    /// Checks what is relied on, registers the relays, and makes this replica known.
+    async fn begin(replica: &Replica, capabilities: &HashMap<RelayName, Capabilities>) -> Result<Self, Error> {
+        let spec = replica.spec.clone();
+        let id = ReplicaId(Uuid::now_v7());
+        let mut slot = Slot::new(spec.database.clone());
+        migrate::check(slot.get().await?).await?;
+        let look_again = Arc::new(Notify::new());
+        let mut tasks = JoinSet::new();
+        let mut relays = HashMap::new();
+        for relay in &spec.relays {
+            let name = relay.name.clone();
+            let capabilities =
+                capabilities.get(&name).cloned().ok_or_else(|| Error::new(Kind::Internal, "not probed"))?;
+            let metrics = replica.metrics.get(&name).cloned().unwrap_or_default();
+            let relay = start_relay(relay, id, &spec, capabilities, metrics, &look_again, &mut tasks);
+            relay.source.check().await?;
+            look::register(slot.get().await?, &relay.spec).await?;
+            relays.insert(name, relay);
+        }
+        let (here, lease) = look::join(slot.get().await?, id, &spec).await?;
+        let lease = SharedLease::new(lease);
+        let here = watch::Sender::new(here);
+        tasks.spawn(renew(spec.database.clone(), id, lease.clone(), here.subscribe(), Arc::clone(&look_again)));
+        tasks.spawn(housekeeping::run(spec.database.clone()));
+        tracing::info!(replica = %id, name = spec.name, "joined");
+        let watch = Watch::new(spec.ttl);
+        let (held, lanes) = (HashMap::new(), JoinSet::new());
+        Ok(Self { id, spec, slot, relays, lease, watch, here, held, lanes, tasks, look_again, leaving: false })
+    }
+
+    async fn run(&mut self, stop: &mut watch::Receiver<bool>) -> Result<Ended, Error> {
+        let mut looks = tokio::time::interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut patience = None;
+        loop {
+            let mut look = true;
+            tokio::select! {
+                _ = stop.wait_for(|stop| *stop), if !self.leaving => {
+                    self.leave().await;
+                    patience = Some(clock::now().after(self.spec.drain));
+                }
+                Some(ended) = self.lanes.join_next() => {
+                    self.lanes_ended(ended.map_err(task_died)?).await?;
+                    look = false;
+                }
+                Some(_) = self.tasks.join_next() => {
+                    // Renewing ends with the lease; nothing else ends.
+                    return if self.lease.check().is_err() { Ok(Ended::Lost) } else { Err(task_died("it returned")) };
+                }
+                () = self.look_again.notified() => {}
+                _ = looks.tick() => {}
+            }
+            if self.lease.check().is_err() {
+                return Ok(Ended::Lost);
+            }
+            if self.leaving && (self.held.is_empty() || patience.is_some_and(|patience| clock::now() >= patience)) {
+                return self.quit().await;
+            }
+            if look {
+                self.look().await?;
+            }
+        }
+    }
+
+    /// Takes no more lanes, and has all of them drained.
+    async fn leave(&mut self) {
+        self.leaving = true;
+        let result = match self.slot.get().await {
+            Ok(connection) => look::leave(connection, self.id).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = self.slot.settle(result) {
+            tracing::warn!(%error, "leaving could not be announced; lanes are drained all the same");
+        }
+        for held in self.held.values() {
+            if let Held::Running { orders, .. } = held {
+                orders.send_replace(Order::Drain);
+            }
+        }
+        self.held.retain(|_, held| matches!(held, Held::Running { .. }));
+    }
+
+    async fn quit(&mut self) -> Result<Ended, Error> {
+        if !self.held.is_empty() {
+            tracing::warn!(
+                lanes = self.held.len(),
+                "draining took too long: what is in flight is left to the next owner"
+            );
+            self.lease.end();
+            self.lanes.shutdown().await;
+        }
+        let result = match self.slot.get().await {
+            Ok(connection) => look::quit(connection, self.id).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = self.slot.settle(result) {
+            tracing::warn!(%error, "the replica's row could not be removed: the others expire it after a ttl");
+        }
+        Ok(Ended::Stopped)
+    }
+
+    /// One look at the database, and what follows from it. Trouble with it is survived until the lease is over.
+    async fn look(&mut self) -> Result<(), Error> {
+        let result = self.look_and_act().await;
+        match self.slot.settle(result) {
+            Ok(()) => Ok(()),
+            Err(error) if error.is_transient() => {
+                tracing::warn!(%error, "looking at the other replicas failed; trying again");
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn look_and_act(&mut self) -> Result<(), Error> {
+        let relays: Vec<RelayName> = self.relays.keys().cloned().collect();
+        let seen = look::watch(self.slot.get().await?, &relays).await?;
+        let now = clock::now();
+        self.meet(&seen.here)?;
+        let others: Vec<_> = seen.beats.iter().filter(|(id, _)| *id != self.id).copied().collect();
+        self.watch.saw(&others, now);
+        let timeline = seen.here.timeline;
+        if seen.settled < timeline {
+            self.watch.hold_claims(now);
+            if self.watch.may_claim(now) {
+                look::settle_timeline(self.slot.get().await?, timeline).await?;
+            }
+        }
+        for (id, beat) in self.watch.expired(now) {
+            if look::expire(self.slot.get().await?, id, beat).await? {
+                tracing::warn!(replica = %id, "expired: its beat has not moved for a whole ttl");
+            }
+        }
+        self.act(seen.holdings).await
+    }
+
+    /// Another incarnation: everything in memory is dropped, and the lanes are opened again from what the table holds.
+    fn meet(&mut self, found: &Incarnation) -> Result<(), Error> {
+        let here = self.here.borrow().clone();
+        if *found == here {
+            return Ok(());
+        }
+        if !found.same_database(&here) {
+            return Err(Error::refused(format!("the database was {here} and is {found} now"), native::REBASE));
+        }
+        if found.timeline < here.timeline {
+            return Err(Error::new(
+                Kind::NotWritable,
+                format!("the database was {here}, and an old primary answers now: {found}"),
+            ));
+        }
+        tracing::warn!(%here, %found, "the database was failed over: reading everything again");
+        self.watch.restart();
+        for held in self.held.values_mut() {
+            if let Held::Running { stop, .. } = held {
+                stop.send_replace(true);
+            }
+            *held = Held::Stopping;
+        }
+        self.here.send_replace(found.clone());
+        Ok(())
+    }
+
+    async fn act(&mut self, holdings: Holdings) -> Result<(), Error> {
+        let held: Vec<Grant> = self.held.keys().cloned().collect();
+        let (mut claims, mut idle) = (Vec::new(), Vec::new());
+        for (step, reason) in balance(&holdings, self.id, &held) {
+            match step {
+                BalanceStep::Claim(grant) => claims.push(grant),
+                BalanceStep::Release(grant) => idle.extend(self.drain(grant, reason)),
+                BalanceStep::Stop(grant) => self.stop(&grant, reason),
+            }
+        }
+        self.give_back(&idle).await?;
+        self.continue_held().await?;
+        if !claims.is_empty() && !self.leaving && self.watch.may_claim(clock::now()) {
+            let here = self.here.borrow().clone();
+            for grant in look::claim(self.slot.get().await?, self.id, &here, &claims).await? {
+                tracing::info!(%grant, "claimed");
+                self.start(grant, Opening::First);
+            }
+        }
+        for (name, relay) in &self.relays {
+            relay.metrics.lanes(self.held.keys().filter(|grant| grant.lane.relay == *name).count());
+        }
+        Ok(())
+    }
+
+    /// Lanes that are held without a task: fenced ones are raised, waiting ones opened when it is time.
+    async fn continue_held(&mut self) -> Result<(), Error> {
+        let now = clock::now();
+        let mut due = Vec::new();
+        let mut fenced = Vec::new();
+        for (grant, held) in &self.held {
+            match held {
+                Held::Waiting { until, opening } if now >= *until => due.push((grant.clone(), *opening)),
+                Held::Fenced { by } => fenced.push((grant.clone(), *by)),
+                _ => {}
+            }
+        }
+        for (grant, opening) in due {
+            self.start(grant, opening);
+        }
+        for (grant, by) in fenced {
+            let here = self.here.borrow().clone();
+            if let Some(epoch) = look::raise(self.slot.get().await?, self.id, &here, &grant, by).await? {
+                tracing::warn!(%grant, sink = %by, raised = %epoch, "the sink knew this epoch: raised above it");
+                self.held.remove(&grant);
+                self.start(Grant { lane: grant.lane, epoch }, Opening::First);
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, grant: Grant, opening: Opening) {
+        let Some(relay) = self.relays.get(&grant.lane.relay) else { return };
+        let (orders, stop) = (watch::Sender::new(Order::Run), watch::Sender::new(false));
+        let start = LaneStart {
+            relay: Arc::clone(relay),
+            grant: grant.clone(),
+            opening,
+            here: self.here.borrow().clone(),
+            lease: self.lease.clone(),
+            orders: orders.subscribe(),
+            stop: stop.subscribe(),
+        };
+        self.held.insert(grant.clone(), Held::Running { orders, stop });
+        self.lanes.spawn(async move { (grant, publish::run(start).await) });
+    }
+
+    fn stop(&mut self, grant: &Grant, reason: &str) {
+        match self.held.remove(grant) {
+            Some(Held::Running { stop, .. }) => {
+                tracing::warn!(%grant, reason, "stopped");
+                stop.send_replace(true);
+            }
+            Some(_) | None => {}
+        }
+    }
+
+    /// A running lane is drained first; another one can be given back at once, and is returned.
+    fn drain(&mut self, grant: Grant, reason: &str) -> Option<Grant> {
+        match self.held.get(&grant) {
+            Some(Held::Running { orders, .. }) => {
+                if *orders.borrow() == Order::Run {
+                    tracing::info!(%grant, reason, "draining");
+                    orders.send_replace(Order::Drain);
+                }
+                None
+            }
+            Some(Held::Stopping) => None, // its task is about to end
+            Some(_) | None => Some(grant),
+        }
+    }
+
+    async fn give_back(&mut self, grants: &[Grant]) -> Result<(), Error> {
+        if grants.is_empty() {
+            return Ok(());
+        }
+        look::release(self.slot.get().await?, self.id, grants).await?;
+        for grant in grants {
+            self.held.remove(grant);
+            tracing::info!(%grant, "released");
+        }
+        Ok(())
+    }
+
+    /// One lane's task has ended, and perhaps others with it: those that were drained are given back together.
+    async fn lanes_ended(&mut self, first: (Grant, LaneEnd)) -> Result<(), Error> {
+        let mut drained = Vec::new();
+        let mut next = Some(first);
+        while let Some((grant, end)) = next {
+            drained.extend(self.lane_ended(grant, end));
+            next = self.lanes.try_join_next().transpose().map_err(task_died)?;
+        }
+        let result = self.give_back(&drained).await;
+        if let Err(error) = self.slot.settle(result) {
+            tracing::warn!(%error, "lanes could not be given back; trying again");
+            // The next look finds them held by the table alone.
+            self.held.retain(|grant, _| !drained.contains(grant));
+        }
+        Ok(())
+    }
+
+    /// What becomes of a lane whose task has ended. Gives it back if it was drained.
+    fn lane_ended(&mut self, grant: Grant, end: LaneEnd) -> Option<Grant> {
+        let held = self.held.get_mut(&grant)?;
+        let again = |after: Duration| Held::Waiting { until: clock::now().after(after), opening: Opening::Again };
+        match end {
+            _ if matches!(held, Held::Stopping) => *held = again(Duration::ZERO),
+            LaneEnd::Drained => return Some(grant),
+            LaneEnd::Stopped => drop(self.held.remove(&grant)),
+            LaneEnd::Fenced(by) => *held = Held::Fenced { by },
+            LaneEnd::Reopen => *held = again(REOPEN_AFTER),
+            LaneEnd::Refused(error) => {
+                tracing::error!(%grant, %error, "the lane is held and not published");
+                *held = again(REFUSED_AFTER);
+            }
+        }
+        None
+    }
+}
+
+fn task_died(error: impl std::fmt::Display) -> Error {
+    Error::new(Kind::Internal, format!("a task of the relay ended that never should: {error}"))
+        .hint("This is a fault in pgbaton: please report it with the log")
+}
+
+fn start_relay(
+    spec: &RelaySpec,
+    id: ReplicaId,
+    replica: &ReplicaSpec,
+    capabilities: Capabilities,
+    metrics: Arc<Metrics>,
+    look_again: &Arc<Notify>,
+    tasks: &mut JoinSet<()>,
+) -> Arc<Relay> {
+    let held = Arc::default();
+    let source = NativeSource::new(spec.name.clone(), id, &replica.database, Arc::clone(&held), spec.resend_lost);
+    let (dealt, notes) = mpsc::unbounded_channel();
+    let relay = Arc::new(Relay {
+        spec: spec.clone(),
+        capabilities,
+        source: Arc::new(source),
+        flows: Flows::new(held),
+        dealt,
+        outage: Outage::new(spec.pace.retry_cap),
+        metrics,
+        look_again: Arc::clone(look_again),
+    });
+    tasks.spawn(read::run(Arc::clone(&relay)));
+    tasks.spawn(acknowledge::run(Arc::clone(&relay), notes));
+    relay
+}
+
+/// Renews the lease until it is over. Its own task and its own connection: work cannot starve it.
+async fn renew(
+    database: Database,
+    id: ReplicaId,
+    lease: SharedLease,
+    here: watch::Receiver<Incarnation>,
+    look_again: Arc<Notify>,
+) {
+    let mut slot = Slot::new(database);
+    loop {
+        match lease.get().next(clock::now()) {
+            LeaseStep::Over => return,
+            LeaseStep::Wait(until) => tokio::time::sleep(until.since(clock::now())).await,
+            LeaseStep::Renew => {
+                let sent = clock::now();
+                let result = match slot.get().await {
+                    Ok(connection) => look::renew(connection, id).await,
+                    Err(error) => Err(error),
+                };
+                match slot.settle(result) {
+                    // In another incarnation it counts from when everything was read again.
+                    Ok((found, Some(_))) if found == *here.borrow() => lease.renewed(sent),
+                    Ok((_, Some(_))) => {
+                        look_again.notify_one();
+                        tokio::time::sleep(RENEW_AGAIN).await;
+                    }
+                    Ok((_, None)) => {
+                        lease.end();
+                        return;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "the lease could not be renewed; trying again");
+                        tokio::time::sleep(RENEW_AGAIN).await;
+                    }
+                }
+            }
+        }
+        if lease.check().is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The statements of `claim`: each one verb, each one short transaction.
+
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::{RelaySpec, ReplicaSpec};
+use crate::clock;
+use crate::connection::{Access, Connection, Parameter, incarnation};
+use crate::error::{Error, Kind};
+use crate::lane::{Epoch, Grant, Holdings, Lane, LaneFact, RelayName, ReplicaFact, ReplicaId};
+use crate::lease::{Beat, Lease};
+use crate::position::Incarnation;
+use crate::sql;
+
+/// What one look at the database told.
+pub(super) struct Seen {
+    pub(super) here: Incarnation,
+    /// The newest timeline that somebody has lived with for a whole ttl.
+    pub(super) settled: i32,
+    pub(super) beats: Vec<(ReplicaId, Beat)>,
+    pub(super) holdings: Holdings,
+}
+
+/// Registers a relay unless it is, and compares the number of its lanes.
+pub(super) async fn register(connection: &Connection, relay: &RelaySpec) -> Result<(), Error> {
+    let name = relay.name.as_str();
+    connection.pipeline(Access::Write, [(sql::REGISTER, &[(&name, Type::TEXT), (&relay.lanes, Type::INT4)])]).await?;
+    let [rows] = connection.pipeline(Access::Look, [(sql::LANES_OF, &[(&name, Type::TEXT)])]).await?;
+    let lanes: Option<i32> = rows.first().map(|row| row.try_get(0)).transpose()?;
+    match (lanes, rows.len()) {
+        (Some(lanes), 1) if lanes == relay.lanes => Ok(()),
+        _ => Err(Error::refused(
+            format!("relay {name} has {} lanes, the configuration says {}", lanes.unwrap_or_default(), relay.lanes),
+            "Set `lanes` to what the relay has: keys would change lanes otherwise",
+        )),
+    }
+}
+
+/// Makes this replica known. Its lease begins at the moment this was sent.
+pub(super) async fn join(
+    connection: &Connection,
+    id: ReplicaId,
+    spec: &ReplicaSpec,
+) -> Result<(Incarnation, Lease), Error> {
+    let relays: Vec<&str> = spec.relays.iter().map(|relay| relay.name.as_str()).collect();
+    let sent = clock::now();
+    let parameters: [Parameter<'_>; 4] = [
+        (&id.0, Type::UUID),
+        (&spec.name, Type::TEXT),
+        (&env!("CARGO_PKG_VERSION"), Type::TEXT),
+        (&relays, Type::TEXT_ARRAY),
+    ];
+    let [rows] = connection.pipeline(Access::Write, [(sql::JOIN, &parameters)]).await?;
+    Ok((incarnation(&rows)?, Lease::begin(spec.ttl, sent)))
+}
+
+/// Renews the lease of all lanes. No beat: the database does not know this replica any more.
+pub(super) async fn renew(connection: &Connection, id: ReplicaId) -> Result<(Incarnation, Option<Beat>), Error> {
+    let [rows] = connection.pipeline(Access::Write, [(sql::RENEW, &[(&id.0, Type::UUID)])]).await?;
+    let beat: Option<i64> = rows.first().map(|row| row.try_get("beat")).transpose()?.flatten();
+    Ok((incarnation(&rows)?, beat.map(Beat)))
+}
+
+pub(super) async fn watch(connection: &Connection, relays: &[RelayName]) -> Result<Seen, Error> {
+    let names: Vec<&str> = relays.iter().map(RelayName::as_str).collect();
+    let [rows] = connection.pipeline(Access::Look, [(sql::WATCH, &[(&names, Type::TEXT_ARRAY)])]).await?;
+    let settled = rows.first().map(|row| row.try_get("settled")).transpose()?;
+    let settled = settled.ok_or_else(|| Error::new(Kind::Schema, "pgbaton.home is empty"))?;
+    let mut seen = Seen { here: incarnation(&rows)?, settled, beats: Vec::new(), holdings: Holdings::default() };
+    for row in &rows {
+        match row.try_get::<_, &str>("kind")? {
+            "r" => {
+                let replica = replica(row)?;
+                seen.beats.push((replica.id, Beat(row.try_get("beat")?)));
+                seen.holdings.replicas.push(replica);
+            }
+            "l" => seen.holdings.lanes.push(lane(row)?),
+            _ => {}
+        }
+    }
+    Ok(seen)
+}
+
+fn replica(row: &Row) -> Result<ReplicaFact, Error> {
+    let relays: Vec<&str> = row.try_get("relays")?;
+    Ok(ReplicaFact {
+        id: ReplicaId(row.try_get("replica")?),
+        relays: relays.into_iter().filter_map(RelayName::new).collect(),
+    })
+}
+
+fn lane(row: &Row) -> Result<LaneFact, Error> {
+    let owner: Option<Uuid> = row.try_get("replica")?;
+    Ok(LaneFact { grant: grant(row)?, owner: owner.map(ReplicaId) })
+}
+
+fn grant(row: &Row) -> Result<Grant, Error> {
+    let relay: &str = row.try_get("relay")?;
+    let relay = RelayName::new(relay)
+        .ok_or_else(|| Error::new(Kind::Internal, format!("the table names a relay {relay:?}")))?;
+    let lane = Lane { relay, number: row.try_get("lane")?, of: row.try_get("lanes")? };
+    Ok(Grant { lane, epoch: Epoch(row.try_get("epoch")?) })
+}
+
+/// Removes a replica whose beat is still that one. False if it is not, or somebody holds its row.
+pub(super) async fn expire(connection: &Connection, id: ReplicaId, beat: Beat) -> Result<bool, Error> {
+    let parameters: [Parameter<'_>; 2] = [(&id.0, Type::UUID), (&beat.0, Type::INT8)];
+    let [rows] = connection.pipeline(Access::Write, [(sql::EXPIRE, &parameters)]).await?;
+    Ok(!rows.is_empty())
+}
+
+pub(super) async fn settle_timeline(connection: &Connection, timeline: i32) -> Result<(), Error> {
+    connection.pipeline(Access::Write, [(sql::SETTLE_TIMELINE, &[(&timeline, Type::INT4)])]).await.map(drop)
+}
+
+/// Takes those of these free lanes that can be had.
+pub(super) async fn claim(
+    connection: &Connection,
+    id: ReplicaId,
+    here: &Incarnation,
+    free: &[Grant],
+) -> Result<Vec<Grant>, Error> {
+    let relays: Vec<&str> = free.iter().map(|grant| grant.lane.relay.as_str()).collect();
+    let lanes: Vec<i32> = free.iter().map(|grant| grant.lane.number).collect();
+    let locked = connection.lock(sql::CLAIM_LOCK, &[(&relays, Type::TEXT_ARRAY), (&lanes, Type::INT4_ARRAY)]).await?;
+    let (mut relays, mut lanes, mut epochs) = (Vec::new(), Vec::new(), Vec::new());
+    for row in &locked {
+        let (relay, lane): (&str, i32) = (row.try_get("relay")?, row.try_get("lane")?);
+        let seen = free.iter().find(|grant| grant.lane.relay.as_str() == relay && grant.lane.number == lane);
+        if let Some(grant) = seen {
+            relays.push(relay);
+            lanes.push(lane);
+            epochs.push(grant.epoch.0);
+        }
+    }
+    let rows = connection
+        .commit(
+            sql::CLAIM,
+            &[
+                (&id.0, Type::UUID),
+                (&here.to_string(), Type::TEXT),
+                (&relays, Type::TEXT_ARRAY),
+                (&lanes, Type::INT4_ARRAY),
+                (&epochs, Type::INT8_ARRAY),
+            ],
+        )
+        .await?;
+    rows.iter().map(grant).collect()
+}
+
+/// Lifts a lane's epoch above the one its sink holds. `None` if its lock cannot be had now, or it is no longer ours.
+pub(super) async fn raise(
+    connection: &Connection,
+    id: ReplicaId,
+    here: &Incarnation,
+    grant: &Grant,
+    by: Epoch,
+) -> Result<Option<Epoch>, Error> {
+    let (relay, lane) = (grant.lane.relay.as_str(), grant.lane.number);
+    let locked =
+        connection.lock(sql::CLAIM_LOCK, &[(&vec![relay], Type::TEXT_ARRAY), (&vec![lane], Type::INT4_ARRAY)]).await?;
+    let rows = connection
+        .commit(
+            sql::RAISE,
+            &[
+                (&id.0, Type::UUID),
+                (&here.to_string(), Type::TEXT),
+                // Without the lock, no lane.
+                (&(!locked.is_empty()).then_some(relay), Type::TEXT),
+                (&lane, Type::INT4),
+                (&grant.epoch.0, Type::INT8),
+                (&by.0, Type::INT8),
+            ],
+        )
+        .await?;
+    Ok(rows.first().map(|row| row.try_get("epoch")).transpose()?.map(Epoch))
+}
+
+/// Gives lanes back, as far as they are still ours.
+pub(super) async fn release(connection: &Connection, id: ReplicaId, grants: &[Grant]) -> Result<(), Error> {
+    let relays: Vec<&str> = grants.iter().map(|grant| grant.lane.relay.as_str()).collect();
+    let lanes: Vec<i32> = grants.iter().map(|grant| grant.lane.number).collect();
+    let epochs: Vec<i64> = grants.iter().map(|grant| grant.epoch.0).collect();
+    let parameters: [Parameter<'_>; 4] =
+        [(&id.0, Type::UUID), (&relays, Type::TEXT_ARRAY), (&lanes, Type::INT4_ARRAY), (&epochs, Type::INT8_ARRAY)];
+    connection.pipeline(Access::Write, [(sql::RELEASE, &parameters)]).await.map(drop)
+}
+
+pub(super) async fn leave(connection: &Connection, id: ReplicaId) -> Result<(), Error> {
+    connection.pipeline(Access::Write, [(sql::LEAVE, &[(&id.0, Type::UUID)])]).await.map(drop)
+}
+
+pub(super) async fn quit(connection: &Connection, id: ReplicaId) -> Result<(), Error> {
+    connection.pipeline(Access::Write, [(sql::QUIT, &[(&id.0, Type::UUID)])]).await.map(drop)
+}

@@ -1,0 +1,351 @@
+//! One lane from being opened to being given back: settles what the sink has, then hands it batch after batch.
+//!
+//! One batch at a time. Every wait ends when the lease does; every write is preceded by a look at the clock, in the sink
+//! itself. Nothing is skipped: a message that the sink does not take holds its lane.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::acknowledge::Note;
+use super::{Flow, Relay};
+use crate::clock::{Deadline, SharedLease};
+use crate::error::Error;
+use crate::faults;
+use crate::lane::{Epoch, Grant};
+use crate::outcome::{AppendError, Fault, Outcome};
+use crate::position::Incarnation;
+use crate::retry::Backoff;
+use crate::sink::{OpenError, OpenLane, Opening, Part};
+use crate::source::{Batch, Dealt, Opaque, Opened};
+
+/// What a lane is started with.
+pub(crate) struct LaneStart {
+    pub(crate) relay: Arc<Relay>,
+    pub(crate) grant: Grant,
+    pub(crate) opening: Opening,
+    /// The incarnation it was granted in.
+    pub(crate) here: Incarnation,
+    pub(crate) lease: SharedLease,
+    pub(crate) orders: watch::Receiver<Order>,
+    pub(crate) stop: watch::Receiver<bool>,
+}
+
+/// What the owner of the lane's task wants of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Go on.
+    Run,
+    /// Finish what is in flight, write the position, end.
+    Drain,
+}
+
+/// How a lane's task ended.
+#[derive(Debug)]
+pub(crate) enum LaneEnd {
+    /// Its position is written: it may be given back.
+    Drained,
+    /// The lease ended, or the lane was taken away. Nothing may be done for it any more.
+    Stopped,
+    /// The sink knows an epoch as high as ours, or higher.
+    Fenced(Epoch),
+    /// It has to be opened again under the same grant.
+    Reopen,
+    /// A person has to decide; the lane is held and not published.
+    Refused(Error),
+}
+
+/// Runs one lane to its end.
+pub(crate) async fn run(start: LaneStart) -> LaneEnd {
+    let deadline = Deadline::new(start.lease.clone(), start.stop.clone());
+    let (relay, grant) = (Arc::clone(&start.relay), start.grant.clone());
+    let end = match take_up(start, deadline).await {
+        Ok(lane) => lane.publish().await,
+        Err(end) => end,
+    };
+    relay.flows.remove(&grant);
+    relay.source.close(&grant);
+    if !matches!(end, LaneEnd::Drained) {
+        let _ = relay.dealt.send(Note::Forget(grant));
+    }
+    end
+}
+
+/// Opens the sink, settles, and gets the lane into the reader's hands.
+async fn take_up(mut start: LaneStart, deadline: Deadline) -> Result<LaneTask, LaneEnd> {
+    let mut opened = None;
+    while opened.is_none() {
+        opened = tokio::select! {
+            biased;
+            () = deadline.over() => return Err(LaneEnd::Stopped),
+            () = drained(&mut start.orders) => return Err(LaneEnd::Drained),
+            opened = open_sink(&start.relay, &start.grant, start.opening) => opened?,
+        };
+    }
+    let (sink, holds) = opened.ok_or(LaneEnd::Reopen)?;
+    faults::point("lane.fenced");
+    let (relay, grant) = (&start.relay, &start.grant);
+    let source = tokio::select! {
+        biased;
+        () = deadline.over() => return Err(LaneEnd::Stopped),
+        opened = relay.source.open(grant, &start.here, holds.as_ref()) => opened,
+    };
+    let batch = match source {
+        Ok(opened) => settled(grant, &opened)?,
+        Err(error) if error.is_transient() => {
+            relay.report("a lane could not be opened; trying again", &error);
+            return Err(LaneEnd::Reopen);
+        }
+        Err(error) => return Err(LaneEnd::Refused(error)),
+    };
+    let (flow, batches) = Flow::new(grant.clone());
+    relay.flows.add(Arc::clone(&flow));
+    tracing::info!(%grant, batch, "lane opened");
+    Ok(LaneTask { relay: Arc::clone(relay), flow, batches, sink, holds, batch, deadline, orders: start.orders })
+}
+
+/// What became of settling, for the log; gives the number of the lane's last batch.
+fn settled(grant: &Grant, opened: &Opened) -> Result<i64, LaneEnd> {
+    match *opened {
+        Opened::Ours { batch } => Ok(batch),
+        Opened::Settled { batch } => {
+            tracing::info!(%grant, batch, "the sink already had the last batch: recorded as delivered");
+            Ok(batch)
+        }
+        Opened::Announced { batch } => {
+            tracing::warn!(
+                %grant,
+                "the sink's position is of another life of the database: messages it had beyond ours repeat, and it \
+                 drops them by message id if it can"
+            );
+            Ok(batch)
+        }
+        Opened::SinkLost { resend: true, batch, holds } => {
+            tracing::warn!(%grant, batch, holds, "the sink has lost delivered batches: sending them again, as configured");
+            Ok(holds)
+        }
+        Opened::SinkLost { resend: false, batch, holds } => Err(LaneEnd::Refused(Error::refused(
+            format!("{grant}: the sink holds batch {holds}, and batch {batch} was delivered: it has lost its tail"),
+            "Restore the sink, or set `on_sink_loss = \"resend\"` for this relay to send the lost messages again",
+        ))),
+    }
+}
+
+/// One try at opening the sink. `None`: it is down, and the relay has paused.
+async fn open_sink(
+    relay: &Relay,
+    grant: &Grant,
+    opening: Opening,
+) -> Result<Option<(Box<dyn OpenLane>, Option<Opaque>)>, LaneEnd> {
+    relay.outage.wait().await;
+    let fault = match relay.spec.sink.open(grant, opening).await {
+        Ok(mut lane) => match lane.position().await {
+            Ok(holds) => return Ok(Some((lane, holds))),
+            Err(fault) => fault,
+        },
+        Err(OpenError::Fenced { epoch }) => return Err(LaneEnd::Fenced(epoch)),
+        Err(OpenError::SinkDown(fault)) => fault,
+    };
+    relay.metrics.sink_failed();
+    relay.outage.failed(&relay.spec.name, &fault);
+    Ok(None)
+}
+
+/// Returns when the lane is to be drained, or nobody is left to say so. Cancel-safe.
+async fn drained(orders: &mut watch::Receiver<Order>) {
+    // An error means that the sender is gone: the same as an order to end.
+    let _ = orders.wait_for(|order| *order == Order::Drain).await;
+}
+
+struct LaneTask {
+    relay: Arc<Relay>,
+    flow: Arc<Flow>,
+    batches: mpsc::UnboundedReceiver<Batch>,
+    sink: Box<dyn OpenLane>,
+    /// What the sink was last known to hold.
+    holds: Option<Opaque>,
+    /// The number of the last batch that was handed to it.
+    batch: i64,
+    deadline: Deadline,
+    orders: watch::Receiver<Order>,
+}
+
+impl LaneTask {
+    async fn publish(mut self) -> LaneEnd {
+        loop {
+            let batch = tokio::select! {
+                biased;
+                () = self.deadline.over() => return LaneEnd::Stopped,
+                () = drained(&mut self.orders) => return self.drain().await,
+                batch = self.batches.recv() => batch,
+            };
+            // The reader's end is held by this task's own flow.
+            let Some(batch) = batch else { return LaneEnd::Reopen };
+            if let Err(end) = self.deal_with(batch).await {
+                // A lane ordered to drain in the middle of a batch gives back what it has finished.
+                return if matches!(end, LaneEnd::Drained) { self.drain().await } else { end };
+            }
+            if self.batches.is_empty() {
+                self.flow.idle();
+            }
+        }
+    }
+
+    /// Nothing more is read for the lane, what was read and not handed out is dropped, and the position is written.
+    async fn drain(&mut self) -> LaneEnd {
+        self.relay.flows.remove(&self.flow.grant);
+        let (done, written) = oneshot::channel();
+        if self.relay.dealt.send(Note::Flush(done)).is_err() {
+            return LaneEnd::Stopped;
+        }
+        tokio::select! {
+            biased;
+            () = self.deadline.over() => LaneEnd::Stopped,
+            written = written => if written.is_ok() { LaneEnd::Drained } else { LaneEnd::Stopped },
+        }
+    }
+
+    async fn deal_with(&mut self, batch: Batch) -> Result<(), LaneEnd> {
+        let messages = batch.messages.len();
+        if messages > 0 {
+            self.wait_for_acknowledgements(messages).await?;
+            self.batch += 1;
+            self.hand_over(&batch).await?;
+        }
+        let dealt = Dealt { grant: self.flow.grant.clone(), batch: self.batch, next: batch.next };
+        faults::point("lane.delivered");
+        self.relay.dealt.send(Note::Dealt { dealt, messages }).map_err(|_| LaneEnd::Stopped)
+    }
+
+    /// What may repeat after a crash is bounded: handed over, and not yet covered by a written position.
+    async fn wait_for_acknowledgements(&mut self, messages: usize) -> Result<(), LaneEnd> {
+        let limit = self.relay.spec.limits.in_flight;
+        while self.flow.in_flight() > 0 && self.flow.in_flight() + messages > limit {
+            tokio::select! {
+                biased;
+                () = self.deadline.over() => return Err(LaneEnd::Stopped),
+                () = drained(&mut self.orders) => return Err(LaneEnd::Drained),
+                () = self.flow.acknowledged.notified() => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands one batch to the sink until every message of it is there.
+    async fn hand_over(&mut self, batch: &Batch) -> Result<(), LaneEnd> {
+        let mut backoff = Backoff::new(Duration::from_millis(100), self.relay.spec.pace.retry_cap);
+        let next = Opaque::new(self.batch, &batch.next);
+        let mut left: Vec<usize> = (0..batch.messages.len()).collect();
+        self.flow.handed(batch.messages.len());
+        while !left.is_empty() {
+            let part = Part::whole(&batch.messages, self.holds.as_ref(), &next);
+            let part = if left.len() < batch.messages.len() { part.rest(&left) } else { part };
+            faults::point("lane.before_append");
+            let answer = tokio::select! {
+                biased;
+                () = self.deadline.over() => return Err(LaneEnd::Stopped),
+                answer = self.sink.append(&part, &self.deadline) => answer,
+            };
+            faults::point("lane.appended");
+            match answer {
+                Ok(outcomes) => {
+                    self.relay.outage.over();
+                    let pause = self.take_outcomes(&outcomes, &mut left);
+                    if !left.is_empty() {
+                        self.pause(pause.unwrap_or_default().max(backoff.next(rand::random()))).await?;
+                    }
+                }
+                Err(error) => {
+                    if self.recover(&error, &next).await? {
+                        left.clear();
+                    }
+                }
+            }
+        }
+        self.holds = self.relay.capabilities.keeps_position.then_some(next);
+        Ok(())
+    }
+
+    /// Counts outcomes and keeps in `left` what is not at the sink yet. Gives the longest pause a message asked for.
+    fn take_outcomes(&self, outcomes: &[Outcome], left: &mut Vec<usize>) -> Option<Duration> {
+        let metrics = &self.relay.metrics;
+        let (mut delivered, mut repeated, mut longest) = (0, 0, None);
+        let tried = std::mem::take(left);
+        for (index, message) in tried.iter().enumerate() {
+            // A sink that answers for fewer messages than it was given has not answered for this one.
+            match outcomes.get(index) {
+                Some(Outcome::Delivered) => delivered += 1,
+                Some(Outcome::Repeated) => repeated += 1,
+                Some(Outcome::Retry { after, fault }) => {
+                    metrics.retried();
+                    longest = longest.max(*after);
+                    self.not_taken(left, *message, fault, "the sink asks to try this message again");
+                }
+                Some(Outcome::Rejected(fault)) => {
+                    metrics.rejected();
+                    self.not_taken(left, *message, fault, "the sink rejects this message");
+                }
+                None => left.push(*message),
+            }
+        }
+        metrics.delivered(delivered);
+        metrics.repeated(repeated);
+        longest
+    }
+
+    fn not_taken(&self, left: &mut Vec<usize>, message: usize, fault: &Fault, what: &str) {
+        if left.is_empty() {
+            // One line for a batch: the rest waits for the first.
+            tracing::error!(
+                grant = %self.flow.grant, %fault, batch = self.batch, message,
+                "{what}; its lane is held until the sink takes it"
+            );
+        }
+        left.push(message);
+    }
+
+    async fn pause(&mut self, pause: Duration) -> Result<(), LaneEnd> {
+        tokio::select! {
+            biased;
+            () = self.deadline.over() => Err(LaneEnd::Stopped),
+            () = drained(&mut self.orders) => Err(LaneEnd::Drained),
+            () = tokio::time::sleep(pause) => Ok(()),
+        }
+    }
+
+    /// The call failed as a whole. True if it turns out that the sink has the batch.
+    async fn recover(&mut self, error: &AppendError, next: &Opaque) -> Result<bool, LaneEnd> {
+        match error {
+            AppendError::LeaseOver => return Err(LaneEnd::Stopped),
+            AppendError::Fenced { epoch } => return Err(LaneEnd::Fenced(*epoch)),
+            AppendError::Moved => return Err(LaneEnd::Reopen),
+            AppendError::SinkDown(fault) => self.relay.outage.failed(&self.relay.spec.name, fault),
+            AppendError::Ambiguous(fault) => {
+                tracing::warn!(grant = %self.flow.grant, %fault, batch = self.batch, "it is not known whether the sink has this batch");
+            }
+        }
+        self.relay.metrics.sink_failed();
+        self.reopen(next).await
+    }
+
+    /// Opens the lane at the sink again. True if the sink holds this batch.
+    async fn reopen(&mut self, next: &Opaque) -> Result<bool, LaneEnd> {
+        loop {
+            let (relay, grant) = (Arc::clone(&self.relay), self.flow.grant.clone());
+            let opened = tokio::select! {
+                biased;
+                () = self.deadline.over() => return Err(LaneEnd::Stopped),
+                () = drained(&mut self.orders) => return Err(LaneEnd::Drained),
+                opened = open_sink(&relay, &grant, Opening::Again) => opened?,
+            };
+            let Some((sink, holds)) = opened else { continue };
+            self.sink = sink;
+            if holds.as_ref() == Some(next) {
+                return Ok(true);
+            }
+            // It holds neither this batch nor the one before: what it holds has to be settled.
+            return if holds == self.holds { Ok(false) } else { Err(LaneEnd::Reopen) };
+        }
+    }
+}

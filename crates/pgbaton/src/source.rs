@@ -1,0 +1,267 @@
+//! The seam towards the outbox: where messages come from, and where it is written down how far each lane is.
+//!
+//! Claims, leases and lanes are not a source's business: they always live in pgbaton's own tables.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::error::Error;
+use crate::lane::{Epoch, Grant, Lane};
+use crate::lease::BootInstant;
+use crate::message::Messages;
+use crate::position::Incarnation;
+
+pub mod native;
+
+/// Where messages come from.
+///
+/// # Who calls what
+/// One task calls [`read`](Self::read) and one calls [`acknowledge`](Self::acknowledge), at the same time; [`open`](Self::open)
+/// and [`close`](Self::close) come from any number of tasks, once each for a grant. A lane is read only between the two.
+///
+/// # Order and repeats
+/// The batches of a lane come in the order in which they must reach the sink, whether they come from one call or from
+/// several. Within one opening no message comes twice. After another opening it goes on from what was acknowledged, or
+/// from what the sink was found to hold.
+///
+/// # Cancellation
+/// A dropped call loses nothing: what it had not returned is read again. A dropped acknowledgement may or may not have
+/// been written.
+#[async_trait]
+pub trait Source: Send + Sync {
+    /// Looks whether the outbox is as the reading relies on. Refuses rather than guesses.
+    ///
+    /// # Errors
+    /// Says what is wrong and what to do about it.
+    async fn check(&self) -> Result<(), Error>;
+
+    /// Takes up a lane: settles what the sink already has, then stands where the lane was dealt with.
+    ///
+    /// The grant is from the incarnation `here`; another one is not opened. `sink_holds` is what the sink answered when it was asked after its fence was taken, if it keeps positions.
+    ///
+    /// # Errors
+    /// A position that this database cannot have written is refused.
+    async fn open(&self, grant: &Grant, here: &Incarnation, sink_holds: Option<&Opaque>) -> Result<Opened, Error>;
+
+    /// Reads the next messages for lanes that have room. Empty batches tell that a lane got on without a message.
+    ///
+    /// # Errors
+    /// After an error the call may be repeated; nothing is skipped.
+    async fn read(&self, lanes: &[Room], budget: &Budget) -> Result<Read, Error>;
+
+    /// Writes how far lanes have been dealt with, each only if it is still held under the given epoch, in the
+    /// incarnation its bookmark names.
+    ///
+    /// # Errors
+    /// Whether it was written is then unknown; it may be repeated, also with later bookmarks.
+    async fn acknowledge(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error>;
+
+    /// Forgets a lane. What was read and not acknowledged will be read again by whoever opens it next.
+    fn close(&self, grant: &Grant);
+}
+
+/// How far a lane is after a batch: in the source's own words, and in which incarnation that means anything.
+#[derive(Debug, Clone)]
+pub struct Bookmark {
+    /// The life of the database that the place belongs to.
+    pub incarnation: Incarnation,
+    /// Only the source reads it.
+    pub place: Box<RawValue>,
+}
+
+/// What a sink that keeps positions stores for a lane, beside the messages. Opaque to it: compared for equality only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Opaque(Vec<u8>);
+
+impl Opaque {
+    /// After the lane's batch of this number, which ends at this bookmark.
+    #[must_use]
+    pub fn new(batch: i64, bookmark: &Bookmark) -> Self {
+        let place = bookmark.place.get();
+        Self(
+            format!(r#"{{"v":1,"batch":{batch},"incarnation":"{}","place":{place}}}"#, bookmark.incarnation)
+                .into_bytes(),
+        )
+    }
+
+    /// What a sink gave back.
+    #[must_use]
+    pub fn from_bytes(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
+    /// What a sink stores.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The batch number and the bookmark; `None` if a newer version of pgbaton wrote it.
+    #[must_use]
+    pub fn read(&self) -> Option<(i64, Bookmark)> {
+        #[derive(Deserialize)]
+        struct V1 {
+            v: u8,
+            batch: i64,
+            incarnation: Incarnation,
+            place: Box<RawValue>,
+        }
+        let V1 { v, batch, incarnation, place } = serde_json::from_slice(&self.0).ok()?;
+        (v == 1).then_some((batch, Bookmark { incarnation, place }))
+    }
+}
+
+/// How a lane was taken up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Opened {
+    /// The database's position stands.
+    Ours {
+        /// The number of the lane's last batch that was handed to the sink.
+        batch: i64,
+    },
+    /// The sink holds one batch more than the database knew of: it was recorded as delivered.
+    Settled {
+        /// The number of that batch.
+        batch: i64,
+    },
+    /// The sink holds a position of another incarnation. The database's counts; what the sink had beyond it repeats.
+    Announced {
+        /// The number of the lane's last batch by the database.
+        batch: i64,
+    },
+    /// The sink has lost batches that were delivered. As configured, the lane goes back to what the sink holds, or does
+    /// not go on at all.
+    SinkLost {
+        /// They are sent again.
+        resend: bool,
+        /// The number of the lane's last batch by the database.
+        batch: i64,
+        /// The number of the last one that the sink still holds.
+        holds: i64,
+    },
+}
+
+/// A lane that may be read for.
+#[derive(Debug, Clone)]
+pub struct Room {
+    /// Which, and under which epoch.
+    pub grant: Grant,
+    /// Whether it can take more.
+    pub room: bool,
+    /// Since when it has had nothing to publish; `None` while it has.
+    pub idle_since: Option<BootInstant>,
+}
+
+/// How much one read may bring.
+#[derive(Debug, Clone, Copy)]
+pub struct Budget {
+    /// Bytes in all; one message more than fits is allowed, so that one of any size gets through.
+    pub bytes: usize,
+    /// Messages in one batch.
+    pub batch_messages: usize,
+    /// Bytes in one batch; one message may be larger and then is alone.
+    pub batch_bytes: usize,
+}
+
+/// What a read brought.
+#[derive(Debug)]
+pub struct Read {
+    /// In order for each lane.
+    pub batches: Vec<Batch>,
+    /// When to read again.
+    pub next: Next,
+}
+
+/// When to read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// There is more.
+    Now,
+    /// There is more, for lanes that have no room or wait for their neighbours.
+    WithRoom,
+    /// All that is committed has been read.
+    Later,
+}
+
+/// Messages of one lane that reach the sink in one go.
+#[derive(Debug)]
+pub struct Batch {
+    /// The lane and the epoch it was read under.
+    pub grant: Grant,
+    /// In order. None, if the lane got on without a message.
+    pub messages: Messages,
+    /// How far the lane is once these have been dealt with.
+    pub next: Bookmark,
+    /// Counted against the relay's memory until dropped.
+    pub held: HeldBytes,
+}
+
+/// Bytes that are held in memory, given back when dropped.
+#[derive(Debug, Default)]
+pub struct HeldBytes {
+    counter: Option<Arc<AtomicUsize>>,
+    bytes: usize,
+}
+
+impl HeldBytes {
+    /// Counts these bytes until dropped.
+    #[must_use]
+    pub fn new(counter: &Arc<AtomicUsize>, bytes: usize) -> Self {
+        counter.fetch_add(bytes, Ordering::Relaxed);
+        Self { counter: Some(Arc::clone(counter)), bytes }
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        if let Some(counter) = &self.counter {
+            counter.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How far one lane has been dealt with.
+#[derive(Debug, Clone)]
+pub struct Dealt {
+    /// The lane, and the epoch it was delivered under.
+    pub grant: Grant,
+    /// The number of its last batch that was handed to the sink.
+    pub batch: i64,
+    /// How far it is.
+    pub next: Bookmark,
+}
+
+/// What became of one lane's acknowledgement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Acknowledged {
+    /// It is on disk.
+    Written(Lane),
+    /// The lane has another owner or epoch: nothing was written, stop it.
+    LaneLost(Lane, Epoch),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_sink_keeps_can_be_read_back() {
+        let bookmark = Bookmark {
+            incarnation: "1/2/3".parse().unwrap(),
+            place: RawValue::from_string(r#"{"a": [1,2]}"#.into()).unwrap(),
+        };
+        let opaque = Opaque::new(7, &bookmark);
+        let (batch, read) = Opaque::from_bytes(opaque.as_bytes().to_vec()).read().unwrap();
+        assert_eq!((batch, read.incarnation, read.place.get()), (7, bookmark.incarnation, r#"{"a": [1,2]}"#));
+    }
+
+    #[test]
+    fn what_a_newer_version_wrote_is_not_guessed_at() {
+        assert!(Opaque::from_bytes(br#"{"v":2,"batch":1,"incarnation":"1/2/3","place":{}}"#.to_vec()).read().is_none());
+        assert!(Opaque::from_bytes(b"\xff".to_vec()).read().is_none());
+    }
+}

@@ -1,0 +1,134 @@
+//! Writing how far lanes have been dealt with.
+
+use std::sync::atomic::Ordering;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::{NativeSource, place};
+use crate::connection::{Connection, incarnation};
+use crate::error::{Error, Kind};
+use crate::position::{Incarnation, Position, Xid};
+use crate::source::{Acknowledged, Dealt};
+use crate::sql;
+
+/// The columns of the rows to be written, one entry a lane.
+#[derive(Default)]
+struct Columns {
+    lanes: Vec<i32>,
+    epochs: Vec<i64>,
+    seqs: Vec<i64>,
+    batches: Vec<i64>,
+    consumed: Vec<String>,
+    floors: Vec<i64>,
+    targets: Vec<Option<String>>,
+    ceilings: Vec<Option<i64>>,
+    lasts: Vec<i64>,
+}
+
+impl Columns {
+    fn push(&mut self, dealt: &Dealt, seq: i64, position: &Position) {
+        self.lanes.push(dealt.grant.lane.number);
+        self.epochs.push(dealt.grant.epoch.0);
+        self.seqs.push(seq);
+        self.batches.push(dealt.batch);
+        self.consumed.push(position.consumed().to_string());
+        self.floors.push(position.floor());
+        self.targets.push(position.target().map(|target| target.snapshot.to_string()));
+        self.ceilings.push(position.target().map(|target| target.ceiling));
+        self.lasts.push(position.last());
+    }
+}
+
+impl NativeSource {
+    /// Writes positions. All of them belong to one incarnation, or nothing is written.
+    pub(super) async fn write(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error> {
+        let Some(first) = done.first() else { return Ok(Vec::new()) };
+        let here = first.next.incarnation.clone();
+        let mut columns = Columns::default();
+        for dealt in done {
+            if dealt.next.incarnation != here {
+                return Err(Error::new(Kind::Internal, "positions of several incarnations in one acknowledgement"));
+            }
+            columns.push(dealt, self.next_seq(), &place(&dealt.next)?);
+        }
+        // Read from the sequence before this transaction takes its id: that order is what makes the pair a floor.
+        let last_number = self.log(|log| log.last_number.filter(|_| log.incarnation.as_ref() == Some(&here)));
+        let mut slot = self.writer.lock().await;
+        let connection = slot.get().await?;
+        let result = self.insert(connection, &here, &columns, last_number).await;
+        let rows = slot.settle(result)?;
+        self.confirmed(&here, &rows, last_number)?;
+        Ok(done.iter().map(|dealt| outcome(dealt, &rows)).collect())
+    }
+
+    async fn insert(
+        &self,
+        connection: &Connection,
+        here: &Incarnation,
+        columns: &Columns,
+        last_number: Option<i64>,
+    ) -> Result<Vec<Row>, Error> {
+        let relay = self.relay.as_str();
+        connection.lock(sql::ACKNOWLEDGE_LOCK, &[(&relay, Type::TEXT), (&columns.lanes, Type::INT4_ARRAY)]).await?;
+        crate::faults::point("acknowledge.locked");
+        connection
+            .commit(
+                sql::ACKNOWLEDGE,
+                &[
+                    (&relay, Type::TEXT),
+                    (&self.replica.0, Type::UUID),
+                    (&here.to_string(), Type::TEXT),
+                    (&columns.lanes, Type::INT4_ARRAY),
+                    (&columns.epochs, Type::INT8_ARRAY),
+                    (&columns.seqs, Type::INT8_ARRAY),
+                    (&columns.batches, Type::INT8_ARRAY),
+                    (&columns.consumed, Type::TEXT_ARRAY),
+                    (&columns.floors, Type::INT8_ARRAY),
+                    (&columns.targets, Type::TEXT_ARRAY),
+                    (&columns.ceilings, Type::INT8_ARRAY),
+                    (&columns.lasts, Type::INT8_ARRAY),
+                    (&last_number, Type::INT8),
+                ],
+            )
+            .await
+    }
+
+    /// Never the same number twice: an acknowledgement whose answer was lost may still be committed, and a lane may be
+    /// closed and opened again under one epoch. One counter for all lanes is enough, since an epoch has one owner.
+    fn next_seq(&self) -> i64 {
+        self.seq.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// It is committed: its pair may be used as a floor from now on.
+    fn confirmed(&self, here: &Incarnation, rows: &[Row], last_number: Option<i64>) -> Result<(), Error> {
+        let found = incarnation(rows)?;
+        if found != *here {
+            return Err(Error::new(
+                Kind::OtherIncarnation(found.clone()),
+                format!("relay {}: positions of {here} were not written, the database is {found} now", self.relay),
+            ));
+        }
+        let x: &str = rows.first().map(|row| row.try_get("x")).transpose()?.unwrap_or_default();
+        let wrote = rows.first().map(|row| row.try_get::<_, Option<i32>>("lane")).transpose()?.flatten().is_some();
+        if let (true, Ok(x), Some(l)) = (wrote, x.parse(), last_number) {
+            self.log(|log| {
+                if log.incarnation.as_ref() == Some(here) {
+                    log.floors.add(l, Xid(x));
+                }
+            });
+        }
+        Ok(())
+    }
+}
+
+fn outcome(dealt: &Dealt, rows: &[Row]) -> Acknowledged {
+    let written = rows
+        .iter()
+        .any(|row| matches!(row.try_get::<_, Option<i32>>("lane"), Ok(Some(lane)) if lane == dealt.grant.lane.number));
+    if written {
+        Acknowledged::Written(dealt.grant.lane.clone())
+    } else {
+        Acknowledged::LaneLost(dealt.grant.lane.clone(), dealt.grant.epoch)
+    }
+}

@@ -1,0 +1,64 @@
+//! Refuse rather than guess: whether the outbox is as the reading relies on.
+
+use tokio_postgres::Row;
+
+use super::{NativeSource, REBASE};
+use crate::connection::Access;
+use crate::error::{Error, Kind};
+use crate::sql;
+
+/// Facts that must hold, each with what is wrong if it does not.
+const FACTS: [(&str, &str); 4] = [
+    (
+        "always_generated",
+        "its id is not `generated always as identity`, so a producer could choose one that was passed already",
+    ),
+    ("xid_first", "its id stands before its xid, so an id could be taken before the transaction had its own"),
+    ("xid_default", "its xid does not default to pg_current_xact_id()"),
+    ("plain_sequence", "the sequence of its ids has a cache, another step than one, or a cycle"),
+];
+
+impl NativeSource {
+    pub(super) async fn check_outbox(&self) -> Result<(), Error> {
+        let mut slot = self.writer.lock().await;
+        let result = slot.get().await?.pipeline(Access::Look, [(sql::OUTBOX_FACTS, &[])]).await;
+        let [rows] = slot.settle(result)?;
+        let row = rows.first().ok_or_else(|| Error::new(Kind::Schema, "pgbaton.home is empty"))?;
+        check_server(row)?;
+        for (fact, wrong) in FACTS {
+            if row.try_get::<_, Option<bool>>(fact)? != Some(true) {
+                return Err(Error::refused(
+                    format!("pgbaton.outbox was altered: {wrong}"),
+                    "Messages could be skipped. Make the table again as `pgbaton migrate --print` shows it",
+                ));
+            }
+        }
+        if row.try_get::<_, bool>("row_security")? {
+            return Err(Error::refused(
+                "pgbaton.outbox has row-level security, which could hide messages from the relay",
+                "Disable it on the table and its leaves: grants decide who may insert",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn check_server(row: &Row) -> Result<(), Error> {
+    let version: i32 = row.try_get("version")?;
+    if version < 150_000 {
+        return Err(Error::refused(
+            format!("the server has version {version}"),
+            "pgbaton needs PostgreSQL 15 or newer",
+        ));
+    }
+    if row.try_get::<_, &str>("encoding")? == "SQL_ASCII" {
+        return Err(Error::refused(
+            "the database has the encoding SQL_ASCII, which does not say what its texts mean",
+            "Use a database with the encoding UTF8",
+        ));
+    }
+    if !row.try_get::<_, bool>("home")? {
+        return Err(Error::refused("this database is not the one that the positions were written in", REBASE));
+    }
+    Ok(())
+}

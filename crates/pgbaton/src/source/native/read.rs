@@ -1,0 +1,513 @@
+//! Carrying out what the planner decides: aiming, and reading stragglers and windows.
+//!
+//! Every read is one short transaction in one round trip, with one snapshot that is younger than the target, closed
+//! before anything is published.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::{FromSql, Type};
+use uuid::Uuid;
+
+use super::{NativeSource, bookmark, number, snapshot};
+use crate::clock;
+use crate::connection::{Access, Connection, Parameter, incarnation};
+use crate::error::{Error, Kind};
+use crate::message::{Message, Messages, Payload, Timestamp};
+use crate::plan::{self, LaneView, ReadStep};
+use crate::position::{Incarnation, Phase, Position, Target};
+use crate::source::{Batch, Budget, HeldBytes, Next, Read, Room};
+use crate::sql::{self, Verb};
+
+/// Messages up to this size come with the window, larger ones alone: a window of them would not fit into memory.
+const INLINE_BYTES: i32 = 16 * 1024;
+/// The server writes its log a few times a second even if nobody asks; a commit of our own is quicker than that.
+const FLUSH_LOOKS: usize = 3;
+const FLUSH_PAUSE: Duration = Duration::from_millis(1);
+
+/// How many rows the next step examines. Doubles while they are small, and shrinks with their size.
+pub(super) struct WindowSize(usize);
+
+impl Default for WindowSize {
+    fn default() -> Self {
+        Self(Self::LEAST)
+    }
+}
+
+impl WindowSize {
+    const LEAST: usize = 256;
+    const MOST: usize = 8_192;
+
+    fn follow(&mut self, messages: usize, bytes: usize, budget: usize) {
+        let fitting = bytes.checked_div(messages).map_or(Self::MOST, |each| budget / each.max(1));
+        self.0 = (self.0 * 2).min(fitting).clamp(Self::LEAST, Self::MOST);
+    }
+}
+
+/// What a step brought for one lane, in order.
+#[derive(Default)]
+struct Found(Vec<FoundPart>);
+
+enum FoundPart {
+    /// Messages, and the id of the last of them.
+    Batch { messages: Messages, last: i64 },
+    /// A message that is still to be fetched.
+    Large { id: i64, bytes: usize },
+}
+
+impl Found {
+    fn push(&mut self, id: i64, message: Message<'_>, bytes: usize, budget: &Budget) {
+        match self.0.last_mut() {
+            Some(FoundPart::Batch { messages, last })
+                if messages.len() < budget.batch_messages && messages.bytes() + bytes <= budget.batch_bytes =>
+            {
+                messages.push(message);
+                *last = id;
+            }
+            _ => {
+                let mut messages = Messages::default();
+                messages.push(message);
+                self.0.push(FoundPart::Batch { messages, last: id });
+            }
+        }
+    }
+}
+
+/// What all statements of one step have in common.
+struct Step<'a> {
+    lanes: &'a [i32],
+    /// Where the lanes stood when the step was decided.
+    place: Position,
+    /// How many lanes the relay has.
+    of: i32,
+    /// How many rows are examined.
+    limit: i64,
+    after: i64,
+    upto: i64,
+    budget: &'a Budget,
+}
+
+impl NativeSource {
+    /// Takes steps until one brings messages or the pass is over.
+    pub(super) async fn read_pass(&self, rooms: &[Room], budget: &Budget) -> Result<Read, Error> {
+        let mut batches = Vec::new();
+        let mut got_on = false;
+        loop {
+            let step = self.log(|log| {
+                let mut places: Vec<&mut Position> = log.places.values_mut().map(|place| &mut place.read_to).collect();
+                plan::level(&mut places, &log.floors);
+                plan::next_step(&views(log, rooms), clock::now())
+            });
+            let Some((step, reason)) = step else {
+                return Ok(Read { batches, next: self.end_pass(got_on) });
+            };
+            tracing::trace!(relay = %self.relay, ?step, reason, "reading");
+            got_on |= self.take(&step, budget, &mut batches).await?;
+            if batches.iter().any(|batch| !batch.messages.is_empty()) {
+                return Ok(Read { batches, next: Next::Now });
+            }
+        }
+    }
+
+    /// The next pass serves everybody again.
+    fn end_pass(&self, got_on: bool) -> Next {
+        self.log(|log| {
+            let reading = log.places.values().any(|place| place.read_to.phase() != Phase::AtRest);
+            // Served in an earlier call of this pass counts as getting on: it has not had its next turn.
+            let served = log.places.values().any(|place| place.served);
+            log.places.values_mut().for_each(|place| place.served = false);
+            match (reading, got_on || served) {
+                (true, true) => Next::Now,
+                (true, false) => Next::WithRoom,
+                (false, _) => Next::Later,
+            }
+        })
+    }
+
+    async fn take(&self, step: &ReadStep, budget: &Budget, batches: &mut Vec<Batch>) -> Result<bool, Error> {
+        match step {
+            ReadStep::Adopt { lane, target } => {
+                self.aim_at(&[*lane], target);
+                Ok(true)
+            }
+            ReadStep::Aim { lanes } => {
+                let target = self.sight(lanes).await?;
+                self.served(lanes);
+                let Some(target) = target else { return Ok(false) };
+                self.aim_at(lanes, &target);
+                Ok(true)
+            }
+            ReadStep::Stragglers { lanes, xids, after, upto } => {
+                let xids: Vec<String> = xids.iter().map(|xid| xid.0.to_string()).collect();
+                let Some(step) = self.step(lanes, *after, *upto, budget) else { return Ok(false) };
+                self.stragglers(&step, &xids, batches).await?;
+                Ok(true)
+            }
+            ReadStep::Window { lanes, after, upto } => {
+                let Some(step) = self.step(lanes, *after, *upto, budget) else { return Ok(false) };
+                self.window(&step, batches).await?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// What the statements of a step need; `None` if its lanes were closed meanwhile.
+    fn step<'a>(&self, lanes: &'a [i32], after: i64, upto: i64, budget: &'a Budget) -> Option<Step<'a>> {
+        self.log(|log| {
+            let place = lanes.iter().find_map(|lane| log.places.get(lane))?;
+            let limit = i64::try_from(log.window.0).unwrap_or(i64::MAX);
+            Some(Step { lanes, place: place.read_to.clone(), of: place.grant.lane.of, limit, after, upto, budget })
+        })
+    }
+
+    /// Looks for a new target for lanes at rest. `None` if nothing has happened since the last one.
+    async fn sight(&self, lanes: &[i32]) -> Result<Option<Target>, Error> {
+        let mut slot = self.reader.lock().await;
+        let connection = slot.get().await?;
+        let result = self.sight_on(connection, lanes).await;
+        slot.settle(result)
+    }
+
+    async fn sight_on(&self, connection: &Connection, lanes: &[i32]) -> Result<Option<Target>, Error> {
+        let [rows] = connection.pipeline(Access::Look, [(sql::TARGET, &[])]).await?;
+        self.same_incarnation(&incarnation(&rows)?)?;
+        let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "no snapshot"))?;
+        if !row.try_get::<_, bool>("alone")? {
+            return Err(Error::new(Kind::Internal, "a target was taken in a transaction that has an id"));
+        }
+        let seen = snapshot(row.try_get("snapshot")?)?;
+        let news = self.log(|log| {
+            lanes.iter().filter_map(|lane| log.places.get(lane)).any(|place| seen.newer_than(place.read_to.consumed()))
+        });
+        if !news {
+            return Ok(None);
+        }
+        // Statements after the one that took T: what T sees has no id above this.
+        let [ceiling, written] = connection.pipeline(Access::Look, [(sql::CEILING, &[]), (sql::WRITTEN, &[])]).await?;
+        self.same_incarnation(&incarnation(&ceiling)?)?;
+        let written: String = written.first().map(|row| row.try_get("written")).transpose()?.unwrap_or_default();
+        let ceiling = number(&ceiling)?;
+        self.check_number(ceiling)?;
+        self.await_flush(connection, &written).await?;
+        self.log(|log| log.last_number = Some(ceiling));
+        Ok(Some(Target { snapshot: seen, ceiling }))
+    }
+
+    /// Visible is not yet durable: a commit that did not wait for the disk, and the sequence's last number, are given
+    /// out again after a crash. A target is used only once the log is on disk beyond both.
+    async fn await_flush(&self, connection: &Connection, written: &str) -> Result<(), Error> {
+        loop {
+            for _ in 0..FLUSH_LOOKS {
+                let [rows] = connection.pipeline(Access::Look, [(sql::FLUSHED, &[(&written, Type::TEXT)])]).await?;
+                self.same_incarnation(&incarnation(&rows)?)?;
+                if rows.first().map(|row| row.try_get("flushed")).transpose()? == Some(true) {
+                    return Ok(());
+                }
+                tokio::time::sleep(FLUSH_PAUSE).await;
+            }
+            connection.pipeline(Access::Write, [(sql::FLUSH, &[])]).await?;
+        }
+    }
+
+    /// Numbers only grow. One below an earlier one, or below what a lane has dealt with, was set back.
+    fn check_number(&self, ceiling: i64) -> Result<(), Error> {
+        let before = self.log(|log| {
+            let floors = log.places.values().map(|place| place.read_to.floor());
+            floors.chain(log.last_number).max().unwrap_or_default()
+        });
+        if ceiling < before {
+            return Err(Error::refused(
+                format!("relay {}: the outbox's last number is {ceiling} and was {before} before", self.relay),
+                super::REBASE,
+            ));
+        }
+        Ok(())
+    }
+
+    async fn window(&self, step: &Step<'_>, batches: &mut Vec<Batch>) -> Result<(), Error> {
+        let wanted = wanted(step.lanes, step.of);
+        let consumed = step.place.consumed().to_string();
+        let target = step.place.target().map(|target| target.snapshot.to_string());
+        let rows: [Parameter<'_>; 8] = [
+            (&step.after, Type::INT8),
+            (&step.upto, Type::INT8),
+            (&step.limit, Type::INT8),
+            (&consumed, Type::TEXT),
+            (&target, Type::TEXT),
+            (&step.of, Type::INT4),
+            (&wanted, Type::INT4_ARRAY),
+            (&INLINE_BYTES, Type::INT4),
+        ];
+        // Ids are unique, so a short range needs no look for where the window ends.
+        let end = (step.upto - step.after > step.limit).then_some((sql::WINDOW_END, &rows[..3]));
+        self.read_step(step, end, (sql::WINDOW, &rows), batches).await
+    }
+
+    async fn stragglers(&self, step: &Step<'_>, xids: &[String], batches: &mut Vec<Batch>) -> Result<(), Error> {
+        let wanted = wanted(step.lanes, step.of);
+        let rows: [Parameter<'_>; 7] = [
+            (&step.after, Type::INT8),
+            (&step.upto, Type::INT8),
+            (&step.limit, Type::INT8),
+            (&xids, Type::TEXT_ARRAY),
+            (&step.of, Type::INT4),
+            (&wanted, Type::INT4_ARRAY),
+            (&INLINE_BYTES, Type::INT4),
+        ];
+        let end = Some((sql::STRAGGLERS_END, &rows[..4]));
+        self.read_step(step, end, (sql::STRAGGLERS, &rows), batches).await
+    }
+
+    async fn read_step(
+        &self,
+        step: &Step<'_>,
+        end: Option<(Verb<'_>, &[Parameter<'_>])>,
+        rows: (Verb<'_>, &[Parameter<'_>]),
+        batches: &mut Vec<Batch>,
+    ) -> Result<(), Error> {
+        let mut found: BTreeMap<i32, Found> = step.lanes.iter().map(|lane| (*lane, Found::default())).collect();
+        let (mut count, mut bytes) = (0, 0);
+        let mut slot = self.reader.lock().await;
+        let connection = slot.get().await?;
+        let result = connection
+            .stream((sql::INCARNATION, &[]), end, rows, |row| {
+                count += 1;
+                bytes += place_row(row, &mut found, step.budget)?;
+                Ok(())
+            })
+            .await;
+        let (small, end) = slot.settle(result)?;
+        let here = incarnation(&small)?;
+        self.same_incarnation(&here)?;
+        let end: Option<i64> = end.and_then(|rows| rows.first().map(|row| row.try_get(0))).transpose()?;
+        self.log(|log| log.window.follow(count, bytes, step.budget.bytes));
+        let mut left = step.budget.bytes.saturating_sub(bytes);
+        let before = batches.len();
+        for (lane, found) in found {
+            let connection = slot.get().await?;
+            let fetched = fetch_large(connection, found, step.of, &mut left, batches.len() == before).await;
+            let (parts, cut) = slot.settle(fetched)?;
+            let stands = cut.map_or(Stands::At(end.unwrap_or(step.upto)), Stands::Before);
+            batches.extend(self.emit(&here, (lane, &step.place), parts, stands)?);
+        }
+        self.served(step.lanes);
+        Ok(())
+    }
+
+    /// Turns what was found for a lane into batches, and moves the lane on to where it stands now. A lane that does not
+    /// stand where it did was closed meanwhile, and perhaps opened again: it gets nothing and stays.
+    fn emit(
+        &self,
+        here: &Incarnation,
+        (lane, stood): (i32, &Position),
+        parts: Vec<(Messages, i64)>,
+        stands: Stands,
+    ) -> Result<Vec<Batch>, Error> {
+        let Some((grant, to)) = self.log(|log| {
+            let place = log.places.get_mut(&lane).filter(|place| place.read_to == *stood)?;
+            place.read_to = match stands {
+                Stands::At(id) => stood.clone().advance(id).finish(&log.floors),
+                Stands::Before(id) => stood.clone().advance(id - 1),
+            };
+            Some((place.grant.clone(), place.read_to.clone()))
+        }) else {
+            return Ok(Vec::new());
+        };
+        let batch = |messages: Messages, place: &Position| {
+            let held = HeldBytes::new(&self.held, messages.bytes());
+            Ok(Batch { grant: grant.clone(), messages, next: bookmark(here, place)?, held })
+        };
+        let count = parts.len();
+        if count == 0 && *stood != to {
+            return Ok(vec![batch(Messages::default(), &to)?]);
+        }
+        let places = (1..=count).map(|nth| nth == count);
+        parts
+            .into_iter()
+            .zip(places)
+            .map(
+                |((messages, last), is_last)| {
+                    if is_last { batch(messages, &to) } else { batch(messages, &stood.clone().advance(last)) }
+                },
+            )
+            .collect()
+    }
+
+    fn aim_at(&self, lanes: &[i32], target: &Target) {
+        self.log(|log| {
+            for lane in lanes {
+                if let Some(place) = log.places.get_mut(lane) {
+                    place.read_to = place.read_to.clone().aim(target);
+                }
+            }
+        });
+    }
+
+    fn served(&self, lanes: &[i32]) {
+        self.log(|log| {
+            for lane in lanes {
+                if let Some(place) = log.places.get_mut(lane) {
+                    place.served = true;
+                }
+            }
+        });
+    }
+}
+
+/// Where a lane stands after a step.
+#[derive(Clone, Copy)]
+enum Stands {
+    /// Everything up to this id has been read.
+    At(i64),
+    /// Everything before this id: the message itself did not fit into memory yet.
+    Before(i64),
+}
+
+fn views(log: &super::Log, rooms: &[Room]) -> Vec<LaneView> {
+    log.places
+        .iter()
+        .map(|(lane, place)| {
+            let room = rooms.iter().find(|room| room.grant == place.grant);
+            LaneView {
+                lane: *lane,
+                place: place.read_to.clone(),
+                room: room.is_some_and(|room| room.room),
+                idle_since: room.and_then(|room| room.idle_since),
+                served: place.served,
+            }
+        })
+        .collect()
+}
+
+/// The lanes to ask for; none means all of them, which spares the comparison of every row.
+fn wanted(lanes: &[i32], of: i32) -> Vec<i32> {
+    if usize::try_from(of) == Ok(lanes.len()) { Vec::new() } else { lanes.to_vec() }
+}
+
+/// Fetches the large messages of a lane one by one, as far as they fit. Gives back the batches in order with the id of
+/// the last message of each, and the first id that did not fit.
+async fn fetch_large(
+    connection: &Connection,
+    found: Found,
+    of: i32,
+    left: &mut usize,
+    first_lane: bool,
+) -> Result<(Vec<(Messages, i64)>, Option<i64>), Error> {
+    let mut parts = Vec::new();
+    for part in found.0 {
+        match part {
+            FoundPart::Batch { messages, last } => parts.push((messages, last)),
+            FoundPart::Large { id, bytes } => {
+                // One that fits into nothing goes alone.
+                if *left == 0 && !(first_lane && parts.is_empty()) {
+                    return Ok((parts, Some(id)));
+                }
+                *left = left.saturating_sub(bytes);
+                parts.push((fetch_one(connection, id, of).await?, id));
+            }
+        }
+    }
+    Ok((parts, None))
+}
+
+async fn fetch_one(connection: &Connection, id: i64, of: i32) -> Result<Messages, Error> {
+    let mut messages = Messages::default();
+    let parameters: [Parameter<'_>; 2] = [(&id, Type::INT8), (&of, Type::INT4)];
+    connection
+        .stream((sql::INCARNATION, &[]), None, (sql::MESSAGE, &parameters), |row| {
+            with_message(row, |message| messages.push(message))
+        })
+        .await?;
+    if messages.is_empty() {
+        return Err(Error::refused(
+            format!("message {id} of the outbox vanished before it was delivered"),
+            "Somebody deleted or truncated it by hand. `pgbaton rebase` goes on without it",
+        ));
+    }
+    Ok(messages)
+}
+
+/// Puts a row where it belongs. Gives back the bytes it holds.
+fn place_row(row: &Row, found: &mut BTreeMap<i32, Found>, budget: &Budget) -> Result<usize, Error> {
+    let (id, lane, size): (i64, i32, i32) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    let bytes = usize::try_from(size).unwrap_or_default();
+    let found = found.get_mut(&lane).ok_or_else(|| {
+        Error::new(Kind::Internal, format!("message {id} is of lane {lane}, which was not asked for"))
+    })?;
+    if size > INLINE_BYTES {
+        found.0.push(FoundPart::Large { id, bytes });
+        return Ok(0);
+    }
+    with_message(row, |message| found.push(id, message, bytes, budget))?;
+    Ok(bytes)
+}
+
+/// Lends out a row as a message, without copying it.
+fn with_message(row: &Row, take: impl FnOnce(Message<'_>)) -> Result<(), Error> {
+    let id = Uuid::from_bytes(fixed(row.try_get(3)?)?);
+    let mut text = Uuid::encode_buffer();
+    let created_at = i64::from_be_bytes(fixed(row.try_get(4)?)?);
+    let payload = match (row.try_get::<_, Option<Raw<'_>>>(8)?, row.try_get::<_, Option<Raw<'_>>>(9)?) {
+        (Some(Raw(bytes)), _) => Payload::Bytes(bytes),
+        (None, Some(json)) => Payload::Json(json.text()?),
+        (None, None) => Payload::None,
+    };
+    take(Message {
+        id: id.hyphenated().encode_lower(&mut text),
+        topic: row.try_get(5)?,
+        key: row.try_get(6)?,
+        headers: row.try_get::<_, Option<Raw<'_>>>(7)?.map(Raw::text).transpose()?,
+        payload,
+        created_at: Timestamp(created_at.saturating_add(POSTGRES_EPOCH)),
+    });
+    Ok(())
+}
+
+/// Microseconds from 1970 to 2000, where PostgreSQL counts from.
+const POSTGRES_EPOCH: i64 = 946_684_800_000_000;
+
+/// A column's bytes as the server sent them, whatever its type: JSON must not be parsed, only passed on.
+#[derive(Clone, Copy)]
+struct Raw<'a>(&'a [u8]);
+
+impl<'a> Raw<'a> {
+    fn text(self) -> Result<&'a str, Error> {
+        std::str::from_utf8(self.0)
+            .map_err(|error| Error::new(Kind::Internal, "a text that is not UTF-8").because(error))
+    }
+}
+
+impl<'a> FromSql<'a> for Raw<'a> {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+        Ok(Self(raw))
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+}
+
+fn fixed<const N: usize>(raw: Raw<'_>) -> Result<[u8; N], Error> {
+    raw.0.try_into().map_err(|error| Error::new(Kind::Internal, "a value of another size").because(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_grow_while_messages_are_small_and_shrink_with_their_size() {
+        let mut window = WindowSize::default();
+        for _ in 0..20 {
+            window.follow(1_000, 200_000, 8 << 20);
+        }
+        assert_eq!(window.0, WindowSize::MOST);
+        window.follow(1_000, 16_000_000, 8 << 20);
+        assert_eq!(window.0, 524);
+        window.follow(0, 0, 8 << 20);
+        assert_eq!(window.0, 1_048);
+        window.follow(10, 100_000_000, 8 << 20);
+        assert_eq!(window.0, WindowSize::LEAST);
+    }
+}

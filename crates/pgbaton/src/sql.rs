@@ -1,0 +1,60 @@
+//! Every statement, one in each file of `sql/`, named by its verb.
+//!
+//! The header of a file says what it is for, its parameters and rows, what it locks, which index it relies on, and what
+//! must stay true. All of them are prepared against a real server in the tests.
+
+/// One statement.
+#[derive(Debug, Clone, Copy)]
+pub struct Verb<'a> {
+    /// The file's name.
+    pub name: &'static str,
+    /// Its text.
+    pub sql: &'a str,
+}
+
+macro_rules! verbs {
+    ($($verb:ident = $name:literal),* $(,)?) => {
+        $(pub(crate) const $verb: Verb<'static> = Verb { name: $name, sql: include_str!(concat!("sql/", $name, ".sql")) };)*
+
+        /// All statements, for tests.
+        pub const ALL: &[Verb<'static>] = &[$($verb),*];
+    };
+}
+
+verbs! {
+    ACKNOWLEDGE = "acknowledge",
+    ACKNOWLEDGE_LOCK = "acknowledge_lock",
+    CEILING = "ceiling",
+    CLAIM = "claim",
+    CLAIM_LOCK = "claim_lock",
+    EXPIRE = "expire",
+    FLUSH = "flush",
+    FLUSHED = "flushed",
+    INCARNATION = "incarnation",
+    JOIN = "join",
+    LANES_OF = "lanes_of",
+    LEAVE = "leave",
+    MESSAGE = "message",
+    NEWEST = "newest",
+    OUTBOX_FACTS = "outbox_facts",
+    POSITION_COPY = "position_copy",
+    POSITION_SIZES = "position_sizes",
+    POSITION_TURN = "position_turn",
+    QUIT = "quit",
+    RAISE = "raise",
+    REGISTER = "register",
+    RELEASE = "release",
+    RENEW = "renew",
+    REPLICAS = "replicas",
+    SCHEMA_VERSION = "schema_version",
+    SEND = "send",
+    SETTLE_TIMELINE = "settle_timeline",
+    STATUS = "status",
+    STRAGGLERS = "stragglers",
+    STRAGGLERS_END = "stragglers_end",
+    TARGET = "target",
+    WATCH = "watch",
+    WINDOW = "window",
+    WINDOW_END = "window_end",
+    WRITTEN = "written",
+}

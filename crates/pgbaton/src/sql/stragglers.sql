@@ -1,0 +1,20 @@
+-- The next $3 rows by id of transactions that ran when S was taken and are visible in T, as far as they are of these lanes.
+-- Parameters: $1 after, $2 up to, $3 how many rows at most, also of each transaction, $4 the transactions, $5 number of
+-- lanes, $6 the lanes (empty: all), $7 the size above which only the size is given.
+-- Rows: the messages, ascending by id. Locks: none. Relies on: the index on (xid, id): a bulk load that commits late is
+-- millions of rows, so each step is bounded and the next one goes on from the last id alone.
+select w.id, (w.hash & ($5::integer - 1))::integer as lane, w.size, w.message_id, w.created_at,
+       case when w.size <= $7::integer then w.topic end as topic,
+       case when w.size <= $7::integer then w.key end as key,
+       case when w.size <= $7::integer then w.headers end as headers,
+       case when w.size <= $7::integer then w.payload end as payload,
+       case when w.size <= $7::integer then w.payload_json end as payload_json
+from (
+  select m.* from unnest($4::text[]::xid8[]) as x(xid) cross join lateral (
+    select o.* from pgbaton.outbox o
+    where o.xid = x.xid and o.id > $1::bigint and o.id <= $2::bigint order by o.xid, o.id limit $3::bigint
+  ) m
+  order by m.id limit $3::bigint
+) w
+where $6::integer[] = '{}' or (w.hash & ($5::integer - 1))::integer = any($6::integer[])
+order by w.id

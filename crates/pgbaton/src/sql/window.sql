@@ -1,0 +1,18 @@
+-- A window: of the next $3 rows by id, those that T sees and S does not, of these lanes.
+-- Parameters: $1 after, $2 up to, $3 how many rows are examined, $4 S, $5 T, $6 number of lanes, $7 the lanes (empty:
+-- all), $8 the size above which only the size is given.
+-- Rows: the messages, ascending by id. Locks: none. Relies on: the index on id, never another path: a filter inside the
+-- limit would let the planner choose one that reads the whole table.
+select w.id, (w.hash & ($6::integer - 1))::integer as lane, w.size, w.message_id, w.created_at,
+       case when w.size <= $8::integer then w.topic end as topic,
+       case when w.size <= $8::integer then w.key end as key,
+       case when w.size <= $8::integer then w.headers end as headers,
+       case when w.size <= $8::integer then w.payload end as payload,
+       case when w.size <= $8::integer then w.payload_json end as payload_json
+from (
+  select * from pgbaton.outbox where id > $1::bigint and id <= $2::bigint order by id limit $3::bigint
+) w
+where not pg_catalog.pg_visible_in_snapshot(w.xid, $4::text::pg_snapshot)
+  and pg_catalog.pg_visible_in_snapshot(w.xid, $5::text::pg_snapshot)
+  and ($7::integer[] = '{}' or (w.hash & ($6::integer - 1))::integer = any($7::integer[]))
+order by w.id
