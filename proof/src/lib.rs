@@ -2,9 +2,11 @@
 //! writers, the classic relay, the demo and the benches. Never published.
 //!
 //! * [`servers`]: throwaway PostgreSQL clusters.
+//! * [`fixture`]: a migrated database for each test, with its roles and the real executable.
 //! * [`process`]: the relay's executable as a child that a test pauses, kills and reads the log of.
 
 mod error;
+pub mod fixture;
 pub mod process;
 pub mod servers;
 

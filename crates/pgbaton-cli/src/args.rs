@@ -43,6 +43,15 @@ pub(crate) enum Command {
         #[arg(long)]
         print: bool,
     },
+    /// Have inserts wake replicas that are configured with `wake = true`. Off by default: transactions that notify commit
+    /// one after the other.
+    Wake {
+        /// On or off.
+        #[arg(value_enum)]
+        switch: Switch,
+        #[command(flatten)]
+        database: DatabaseArgs,
+    },
     /// Print the grants of the three roles as SQL.
     Grants {
         /// The role that runs `pgbaton migrate`.
@@ -78,6 +87,12 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    Off,
 }
 
 #[derive(ClapArgs)]

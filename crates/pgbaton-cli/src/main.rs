@@ -59,6 +59,9 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Run { config } => daemon::run(&config).await,
         Command::CheckConfig { config } => daemon::check(&config),
         Command::Migrate { database, print } => schema::migrate(database, print).await,
+        Command::Wake { switch, database } => {
+            Ok(pgbaton::migrate::wake(&database.database()?, switch == args::Switch::On).await?)
+        }
         Command::Grants { migrate, relay, producer } => {
             schema::grants(&pgbaton::migrate::Roles { migrate, relay, producer });
             Ok(())

@@ -105,6 +105,12 @@ begin atomic
     values (send.topic, send.key, pg_catalog.convert_to(send.payload, 'UTF8'), send.headers, send.message_id) returning id;
 end;
 
+-- Tells listening replicas of new messages. Not attached to the outbox unless `pgbaton wake on` does it, since a
+-- transaction that notifies commits only after all others that do: it costs producers more than polling costs anybody.
+create function pgbaton.wake() returns trigger
+  language plpgsql set search_path = pg_catalog
+as $$ begin perform pg_catalog.pg_notify('pgbaton', ''); return null; end $$;
+
 -- A relay is registered by the first replica that has it, together with its lanes and their first positions.
 create table pgbaton.relay (
   name          text primary key,

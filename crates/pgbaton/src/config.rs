@@ -49,6 +49,7 @@ struct RelayFields {
     sink: Option<sink::SinkFields>,
     limits: Limits,
     pace: Pace,
+    wake: bool,
     resend_lost: bool,
 }
 
@@ -114,6 +115,7 @@ impl Config {
                 sink: relay.sink.ok_or_else(missing)?.build()?,
                 limits: relay.limits,
                 pace: relay.pace,
+                wake: relay.wake,
                 resend_lost: relay.resend_lost,
             });
         }
@@ -192,6 +194,7 @@ fn relay(name: &str, mut section: Section<'_>, ttl: Duration, problems: &Problem
         acknowledge_idle: section.duration("acknowledge_idle", pace.acknowledge_idle),
         retry_cap: section.duration("retry_cap", pace.retry_cap),
     };
+    let wake = section.boolean("wake", false);
     let on_sink_loss = section.string("on_sink_loss").unwrap_or_else(|| "stop".into());
     if !matches!(on_sink_loss.as_str(), "stop" | "resend") {
         problems.add(&key("on_sink_loss"), "is neither \"stop\" nor \"resend\"");
@@ -199,7 +202,7 @@ fn relay(name: &str, mut section: Section<'_>, ttl: Duration, problems: &Problem
     let sink = sink::read(section.section("sink"), ttl, problems);
     section.finish();
     let lanes = i32::try_from(lanes).unwrap_or_default();
-    RelayFields { name: relay_name, lanes, sink, limits, pace, resend_lost: on_sink_loss == "resend" }
+    RelayFields { name: relay_name, lanes, sink, limits, pace, wake, resend_lost: on_sink_loss == "resend" }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::{Stream, StreamExt, pin_mut};
 use tokio::task::JoinHandle;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, NoTls, Row};
+use tokio_postgres::{AsyncMessage, Client, NoTls, Row};
 
 use crate::error::{Error, Kind};
 use crate::position::Incarnation;
@@ -68,6 +68,36 @@ impl Database {
             }
         });
         Ok(Connection { client, driver, patience: self.patience })
+    }
+}
+
+impl Database {
+    /// Listens on a channel until the connection is lost. Calls `listening` once it does, and `heard` for each word.
+    pub(crate) async fn listen(
+        &self,
+        channel: &str,
+        mut heard: impl FnMut(),
+        listening: impl FnOnce(),
+    ) -> Result<std::convert::Infallible, Error> {
+        let (client, mut driver) = within(self.patience, async { Ok(self.config.connect(NoTls).await?) }).await?;
+        let listen = format!("listen {channel}");
+        let mut told = futures_util::stream::poll_fn(move |context| driver.poll_message(context));
+        let mut subscribed = std::pin::pin!(client.batch_execute(&listen));
+        let mut listening = Some(listening);
+        loop {
+            tokio::select! {
+                done = &mut subscribed, if listening.is_some() => {
+                    done?;
+                    if let Some(listening) = listening.take() { listening() }
+                }
+                message = told.next() => match message {
+                    Some(Ok(AsyncMessage::Notification(_))) => heard(),
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => return Err(error.into()),
+                    None => return Err(Error::new(Kind::Database, "the connection that listens was closed")),
+                },
+            }
+        }
     }
 }
 

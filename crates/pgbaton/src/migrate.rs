@@ -72,6 +72,19 @@ pub async fn run(database: &Database) -> Result<Vec<i32>, Error> {
     Ok(now)
 }
 
+/// Has inserts notify replicas that listen (`wake = true`), or not.
+///
+/// # Errors
+/// Whatever the server says: it takes the owner of the outbox.
+pub async fn wake(database: &Database, on: bool) -> Result<(), Error> {
+    const OFF: &str = "drop trigger if exists outbox_wake on pgbaton.outbox";
+    const ON: &str = "create or replace trigger outbox_wake after insert on pgbaton.outbox
+        for each statement execute function pgbaton.wake()";
+    let connection = database.connect().await?;
+    check(&connection).await?;
+    connection.script(if on { ON } else { OFF }).await
+}
+
 /// Whether the schema is the one this executable works with.
 pub(crate) async fn check(connection: &Connection) -> Result<(), Error> {
     let [rows] = connection.pipeline(Access::Look, [(sql::SCHEMA_VERSION, &[])]).await?;

@@ -31,6 +31,7 @@ mod acknowledge;
 pub mod claim;
 mod publish;
 mod read;
+mod wake;
 
 /// How a relay is set up.
 #[derive(Clone)]
@@ -45,6 +46,8 @@ pub struct RelaySpec {
     pub limits: Limits,
     /// How often it does what.
     pub pace: Pace,
+    /// Whether to listen for `pgbaton wake`'s notifications besides polling.
+    pub wake: bool,
     /// Whether to send again what a sink has lost; if not, the lane stops until an operator decides.
     pub resend_lost: bool,
 }
@@ -113,7 +116,11 @@ impl Relay {
     /// An error that a task saw while it worked for a lane or the whole relay. Those that only another look at the
     /// database can settle wake the task that looks.
     pub(crate) fn report(&self, what: &str, error: &Error) {
-        tracing::warn!(relay = %self.spec.name, %error, "{what}");
+        if error.is_transient() {
+            tracing::warn!(relay = %self.spec.name, %error, "{what}");
+        } else {
+            tracing::error!(relay = %self.spec.name, %error, "{what}");
+        }
         if matches!(error.kind(), crate::error::Kind::OtherIncarnation(_)) {
             self.look_again.notify_one();
         }

@@ -86,6 +86,17 @@ impl<'a> Section<'a> {
         self.string(name)
     }
 
+    pub(super) fn boolean(&mut self, name: &str, default: bool) -> bool {
+        match self.table.remove(name) {
+            None => default,
+            Some(Value::Boolean(value)) => value,
+            Some(_) => {
+                self.problem(name, "is neither true nor false");
+                default
+            }
+        }
+    }
+
     /// A duration with its unit, as in `"5s"` or `"1m 30s"`.
     pub(super) fn duration(&mut self, name: &str, default: Duration) -> Duration {
         let Some(value) = self.table.remove(name) else { return default };

@@ -20,7 +20,7 @@ pub(super) enum SinkFields {
     Discard,
     #[cfg(feature = "postgres")]
     Postgres {
-        database: Database,
+        database: Box<Database>,
         table: String,
     },
 }
@@ -52,7 +52,7 @@ fn postgres(section: &mut Section<'_>, ttl: Duration, path: &str, problems: &Pro
     if Inbox::new(database.clone(), &table).is_err() {
         problems.add(&format!("{path}.table"), &crate::sink::postgres::BadTable.to_string());
     }
-    Some(SinkFields::Postgres { database, table })
+    Some(SinkFields::Postgres { database: Box::new(database), table })
 }
 
 impl SinkFields {
@@ -63,7 +63,7 @@ impl SinkFields {
             Self::Discard => Arc::new(Discard),
             #[cfg(feature = "postgres")]
             Self::Postgres { database, table } => Arc::new(
-                Inbox::new(database, &table)
+                Inbox::new(*database, &table)
                     .map_err(|error| Error::new(Kind::Config, format!("table {table}")).because(error))?,
             ),
         })

@@ -8,7 +8,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::Relay;
+use crate::error::Kind;
 use crate::lane::Grant;
+use crate::position::Incarnation;
 use crate::retry::Backoff;
 use crate::source::{Acknowledged, Dealt};
 
@@ -111,30 +113,46 @@ impl Writer {
 
     /// Writes all that is pending. False if it has to be tried again.
     async fn write(&mut self) -> bool {
-        let done: Vec<Dealt> = self.pending.values().map(|pending| pending.dealt.clone()).collect();
-        if !done.is_empty() {
-            match self.relay.source.acknowledge(&done).await {
-                Ok(written) => {
-                    self.relay.metrics.acknowledged();
-                    written.iter().for_each(|lane| self.settle(lane));
-                }
-                Err(error) => {
-                    self.relay.report("positions could not be written; trying again", &error);
-                    if !error.is_transient() || matches!(error.kind(), crate::error::Kind::OtherIncarnation(_)) {
-                        // They belong to a state that is gone: the lanes are taken up anew from what it holds now.
-                        self.pending.clear();
-                        self.waiting.clear();
-                    }
-                    return false;
-                }
+        // Lanes of an incarnation that has just ended may still be among the others.
+        let mut by_incarnation: Vec<(Incarnation, Vec<Dealt>)> = Vec::new();
+        for pending in self.pending.values() {
+            let here = &pending.dealt.next.incarnation;
+            match by_incarnation.iter_mut().find(|(known, _)| known == here) {
+                Some((_, done)) => done.push(pending.dealt.clone()),
+                None => by_incarnation.push((here.clone(), vec![pending.dealt.clone()])),
             }
         }
-        self.due = None;
-        self.waiting.drain(..).for_each(|done| {
-            // A lane that no longer waits has ended meanwhile.
-            let _ = done.send(());
-        });
-        true
+        let mut written = true;
+        for (_, done) in by_incarnation {
+            written &= self.write_one(&done).await;
+        }
+        if written {
+            self.due = None;
+            self.waiting.drain(..).for_each(|done| {
+                // A lane that no longer waits has ended meanwhile.
+                let _ = done.send(());
+            });
+        }
+        written
+    }
+
+    async fn write_one(&mut self, done: &[Dealt]) -> bool {
+        match self.relay.source.acknowledge(done).await {
+            Ok(written) => {
+                self.relay.metrics.acknowledged();
+                written.iter().for_each(|lane| self.settle(lane));
+                true
+            }
+            Err(error) => {
+                self.relay.report("positions could not be written; trying again", &error);
+                if matches!(error.kind(), Kind::OtherIncarnation(_)) {
+                    // They belong to a state that is gone: the lanes are taken up anew from what it holds now.
+                    self.pending.retain(|grant, _| !done.iter().any(|dealt| dealt.grant == *grant));
+                    self.waiting.clear();
+                }
+                false
+            }
+        }
     }
 
     fn settle(&mut self, acknowledged: &Acknowledged) {

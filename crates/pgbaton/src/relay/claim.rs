@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use super::publish::{self, LaneEnd, LaneStart, Order};
-use super::{Flows, Outage, Relay, RelaySpec, acknowledge, read};
+use super::{Flows, Outage, Relay, RelaySpec, acknowledge, read, wake};
 use crate::clock::{self, SharedLease};
 use crate::connection::{Database, Slot};
 use crate::error::{Error, Kind};
@@ -410,12 +410,9 @@ impl Identity {
     }
 
     fn stop(&mut self, grant: &Grant, reason: &str) {
-        match self.held.remove(grant) {
-            Some(Held::Running { stop, .. }) => {
-                tracing::warn!(%grant, reason, "stopped");
-                stop.send_replace(true);
-            }
-            Some(_) | None => {}
+        if let Some(Held::Running { stop, .. }) = self.held.remove(grant) {
+            tracing::warn!(%grant, reason, "stopped");
+            stop.send_replace(true);
         }
     }
 
@@ -510,6 +507,9 @@ fn start_relay(
         look_again: Arc::clone(look_again),
     });
     tasks.spawn(read::run(Arc::clone(&relay)));
+    if spec.wake {
+        tasks.spawn(wake::run(Arc::clone(&relay), replica.database.clone()));
+    }
     tasks.spawn(acknowledge::run(Arc::clone(&relay), notes));
     relay
 }

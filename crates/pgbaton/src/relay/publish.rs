@@ -258,6 +258,7 @@ impl LaneTask {
                 }
                 Err(error) => {
                     if self.recover(&error, &next).await? {
+                        self.relay.metrics.delivered(u64::try_from(left.len()).unwrap_or_default());
                         left.clear();
                     }
                 }
