@@ -1,4 +1,24 @@
-//! A PostgreSQL transactional outbox relay.
+//! A PostgreSQL transactional outbox relay: exclusive lanes, gap-free positions, no row version per message.
+//!
+//! Applications insert messages into an outbox table inside their own transaction; several replicas deliver them to a
+//! sink, and no row is ever published by two of them. `ARCHITECTURE.md` in the repository says how and why.
+//!
+//! # Layout
+//!
+//! Read in this order.
+//!
+//! * The pure core, which does no I/O and takes the time as an argument: [`message`], [`lane`], [`lease`], [`position`],
+//!   [`plan`], [`outcome`], [`retry`].
+//! * The path of a message: [`relay`] and its four files `claim`, `read`, `publish`, `acknowledge`.
+//! * The two seams: [`source`] (where messages come from, and where it is written how far each lane is) and [`sink`].
+//! * Around it: [`clock`], [`config`], [`control`], [`housekeeping`], [`metrics`], [`migrate`], and [`sql`], which lists
+//!   every statement.
+//!
+//! # Features
+//!
+//! * `postgres` (default): the sink that writes to an inbox table.
+//! * `faults`: fail points for tests. Never in a shipped build.
+
 pub mod clock;
 pub mod config;
 mod connection;
@@ -19,5 +39,6 @@ pub mod retry;
 pub mod sink;
 pub mod source;
 pub mod sql;
+
 pub use connection::Database;
 pub use error::Error;
