@@ -9,7 +9,7 @@
 //!
 //! * The pure core, which does no I/O and takes the time as an argument: [`message`], [`lane`], [`lease`], [`position`],
 //!   [`plan`], [`outcome`], [`retry`].
-//! * The path of a message: [`relay`] and its four files `claim`, `read`, `publish`, `acknowledge`.
+//! * A process: [`replica`]. The path of a message: [`relay`] and its four files `claim`, `read`, `publish`, `acknowledge`.
 //! * The two seams: [`source`] (where messages come from, and where it is written how far each lane is) and [`sink`].
 //! * Around it: [`clock`], [`config`], [`control`], [`housekeeping`], [`metrics`], [`migrate`], and [`sql`], which lists
 //!   every statement.
@@ -35,6 +35,7 @@ pub mod outcome;
 pub mod plan;
 pub mod position;
 pub mod relay;
+pub mod replica;
 pub mod retry;
 pub mod sink;
 pub mod source;

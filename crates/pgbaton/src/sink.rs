@@ -30,8 +30,8 @@ pub trait Sink: Send + Sync {
     /// Asks the live server what it can do. Called at start, before any lane is opened.
     ///
     /// # Errors
-    /// Says what cannot be used as configured.
-    async fn probe(&self) -> Result<Capabilities, Fault>;
+    /// Whether waiting may help, or a person has to change something.
+    async fn probe(&self) -> Result<Capabilities, ProbeError>;
 
     /// Opens a lane: takes its fence, if the sink can fence. From then on an older epoch must be refused.
     ///
@@ -127,6 +127,17 @@ pub enum Opening {
     First,
     /// After a lost connection or an ambiguous answer.
     Again,
+}
+
+/// Why a sink cannot be used now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProbeError {
+    /// It cannot be reached: tried again until it can.
+    #[error("the sink is down: {0}")]
+    SinkDown(Fault),
+    /// It answers, and cannot be used as configured.
+    #[error("the sink cannot be used: {0}")]
+    Unusable(Fault),
 }
 
 /// Why a lane could not be opened.

@@ -1,9 +1,8 @@
 //! One replica: renew, expire, claim, release.
 //!
-//! Two tasks. One renews the lease, on a connection of its own, so that no work can starve it. The other looks at the
-//! database four times a second: it expires replicas that have stopped beating, claims free lanes up to the fair share,
-//! has lanes above it drained and gives them back. Everything that changes a lane's owner or epoch happens there, one
-//! thing after the other.
+//! Two tasks. One renews the lease (`claim/renew.rs`). The other looks at the database four times a second: it expires
+//! replicas that have stopped beating, claims free lanes up to the fair share, has lanes above it drained and gives them
+//! back. Everything that changes a lane's owner or epoch happens there, one thing after the other.
 //!
 //! An identity lives from its first beat to the end of its lease. When it is lost, all lanes are dropped and the
 //! replica starts again under a new one.
@@ -19,18 +18,20 @@ use uuid::Uuid;
 use super::publish::{self, LaneEnd, LaneStart, Order};
 use super::{Flows, Outage, Relay, RelaySpec, acknowledge, read, wake};
 use crate::clock::{self, SharedLease};
-use crate::connection::{Database, Slot};
+use crate::connection::Slot;
 use crate::error::{Error, Kind};
 use crate::lane::{BalanceStep, Epoch, Grant, Holdings, RelayName, ReplicaId, balance};
-use crate::lease::{BootInstant, LeaseStep, Watch};
+use crate::lease::{BootInstant, Watch};
 use crate::metrics::Metrics;
 use crate::position::Incarnation;
-use crate::retry::Backoff;
 use crate::sink::{Capabilities, Opening};
 use crate::source::native::{self, NativeSource};
 use crate::{housekeeping, migrate};
 
 mod look;
+mod renew;
+
+pub use crate::replica::{AllMetrics, Replica, ReplicaSpec};
 
 /// How often the other replicas' beats are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -41,102 +42,16 @@ const REOPEN_AFTER: Duration = Duration::from_millis(500);
 /// A lane that a person has to look at is tried again after this.
 const REFUSED_AFTER: Duration = Duration::from_secs(10);
 
-/// A renewal that failed is tried again after this.
-const RENEW_AGAIN: Duration = Duration::from_millis(100);
-
-/// How a replica is set up.
-#[derive(Clone)]
-pub struct ReplicaSpec {
-    /// Shown to operators; not an identity.
-    pub name: String,
-    /// The database with the outbox.
-    pub database: Database,
-    /// How long lanes stay with a replica that no longer renews. The same on all replicas.
-    pub ttl: Duration,
-    /// How long a clean stop may take before what is in flight is left to the next owner.
-    pub drain: Duration,
-    /// The relays it runs.
-    pub relays: Vec<RelaySpec>,
-}
-
-/// A running replica's counters, one for each relay.
-pub type AllMetrics = HashMap<RelayName, Arc<Metrics>>;
-
-/// One process's part in all its relays.
-pub struct Replica {
-    spec: ReplicaSpec,
-    metrics: AllMetrics,
-}
-
 /// How an identity ended.
-enum Ended {
+pub(crate) enum Ended {
     /// Its lease is over, or the database no longer knows it: start again.
     Lost,
     /// It was asked to stop, and has given everything back.
     Stopped,
 }
 
-impl Replica {
-    /// Nothing happens before [`Replica::run`].
-    #[must_use]
-    pub fn new(spec: ReplicaSpec) -> Self {
-        let metrics = spec.relays.iter().map(|relay| (relay.name.clone(), Arc::default())).collect();
-        Self { spec, metrics }
-    }
-
-    /// The counters of each relay.
-    #[must_use]
-    pub fn metrics(&self) -> AllMetrics {
-        self.metrics.clone()
-    }
-
-    /// Runs until `stop` turns true, then drains, writes positions and gives the lanes back.
-    ///
-    /// Trouble with the database or a sink does not end it.
-    ///
-    /// # Errors
-    /// What a person has to decide: a schema that does not fit, an outbox that was altered, positions of another
-    /// database, a sink that cannot be used as configured.
-    pub async fn run(self, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
-        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
-        let capabilities = self.probe_sinks().await?;
-        while !*stop.borrow() {
-            match Identity::live(&self, &capabilities, &mut stop).await {
-                Ok(Ended::Stopped) => break,
-                Ok(Ended::Lost) => {
-                    backoff.reset();
-                    tracing::warn!("this replica's lease is over: all lanes dropped, starting again as a new one");
-                }
-                Err(error) if error.is_transient() => {
-                    let pause = backoff.next(rand::random());
-                    tracing::warn!(%error, ?pause, "the database cannot be used; trying again after the pause");
-                    tokio::select! {
-                        _ = stop.wait_for(|stop| *stop) => break,
-                        () = tokio::time::sleep(pause) => {}
-                    }
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    async fn probe_sinks(&self) -> Result<HashMap<RelayName, Capabilities>, Error> {
-        let mut capabilities = HashMap::new();
-        for relay in &self.spec.relays {
-            let found = relay.sink.probe().await.map_err(|fault| {
-                Error::new(Kind::Sink, format!("relay {}: the sink cannot be used: {fault}", relay.name))
-                    .hint("Check the relay's `sink` section")
-            })?;
-            tracing::info!(relay = %relay.name, tier = %found.tier, "the sink can be used");
-            capabilities.insert(relay.name.clone(), found);
-        }
-        Ok(capabilities)
-    }
-}
-
 /// One life of a replica, from its first beat to the end of its lease.
-struct Identity {
+pub(crate) struct Identity {
     id: ReplicaId,
     spec: ReplicaSpec,
     slot: Slot,
@@ -166,12 +81,13 @@ enum Held {
 }
 
 impl Identity {
-    async fn live(
+    pub(crate) async fn live(
         replica: &Replica,
         capabilities: &HashMap<RelayName, Capabilities>,
+        previous: &mut Option<ReplicaId>,
         stop: &mut watch::Receiver<bool>,
     ) -> Result<Ended, Error> {
-        let mut identity = Self::begin(replica, capabilities).await?;
+        let mut identity = Self::begin(replica, capabilities, previous).await?;
         let result = identity.run(stop).await;
         // Whatever happens next, nothing is published under this identity any more.
         identity.lease.end();
@@ -180,7 +96,11 @@ impl Identity {
     }
 
     /// Checks what is relied on, registers the relays, and makes this replica known.
-    async fn begin(replica: &Replica, capabilities: &HashMap<RelayName, Capabilities>) -> Result<Self, Error> {
+    async fn begin(
+        replica: &Replica,
+        capabilities: &HashMap<RelayName, Capabilities>,
+        previous: &mut Option<ReplicaId>,
+    ) -> Result<Self, Error> {
         let spec = replica.spec.clone();
         let id = ReplicaId(Uuid::now_v7());
         let mut slot = Slot::new(spec.database.clone());
@@ -198,10 +118,15 @@ impl Identity {
             look::register(slot.get().await?, &relay.spec).await?;
             relays.insert(name, relay);
         }
+        if let Some(dead) = previous.take() {
+            // Its lease is over and its tasks have ended: nobody needs to wait a ttl to see that.
+            look::quit(slot.get().await?, dead).await?;
+        }
+        *previous = Some(id);
         let (here, lease) = look::join(slot.get().await?, id, &spec).await?;
         let lease = SharedLease::new(lease);
         let here = watch::Sender::new(here);
-        tasks.spawn(renew(spec.database.clone(), id, lease.clone(), here.subscribe(), Arc::clone(&look_again)));
+        tasks.spawn(renew::run(spec.database.clone(), id, lease.clone(), here.subscribe(), Arc::clone(&look_again)));
         tasks.spawn(housekeeping::run(spec.database.clone()));
         tracing::info!(replica = %id, name = spec.name, "joined");
         let watch = Watch::new(spec.ttl);
@@ -512,47 +437,4 @@ fn start_relay(
     }
     tasks.spawn(acknowledge::run(Arc::clone(&relay), notes));
     relay
-}
-
-/// Renews the lease until it is over. Its own task and its own connection: work cannot starve it.
-async fn renew(
-    database: Database,
-    id: ReplicaId,
-    lease: SharedLease,
-    here: watch::Receiver<Incarnation>,
-    look_again: Arc<Notify>,
-) {
-    let mut slot = Slot::new(database);
-    loop {
-        match lease.get().next(clock::now()) {
-            LeaseStep::Over => return,
-            LeaseStep::Wait(until) => tokio::time::sleep(until.since(clock::now())).await,
-            LeaseStep::Renew => {
-                let sent = clock::now();
-                let result = match slot.get().await {
-                    Ok(connection) => look::renew(connection, id).await,
-                    Err(error) => Err(error),
-                };
-                match slot.settle(result) {
-                    // In another incarnation it counts from when everything was read again.
-                    Ok((found, Some(_))) if found == *here.borrow() => lease.renewed(sent),
-                    Ok((_, Some(_))) => {
-                        look_again.notify_one();
-                        tokio::time::sleep(RENEW_AGAIN).await;
-                    }
-                    Ok((_, None)) => {
-                        lease.end();
-                        return;
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "the lease could not be renewed; trying again");
-                        tokio::time::sleep(RENEW_AGAIN).await;
-                    }
-                }
-            }
-        }
-        if lease.check().is_err() {
-            return;
-        }
-    }
 }

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::{Capabilities, OpenError, OpenLane, Opening, Part, Sink, Tier};
+use super::{Capabilities, OpenError, OpenLane, Opening, Part, ProbeError, Sink, Tier};
 use crate::clock::Deadline;
 use crate::lane::Grant;
 use crate::outcome::{AppendError, Fault, Outcome};
@@ -14,7 +14,7 @@ pub struct Discard;
 
 #[async_trait]
 impl Sink for Discard {
-    async fn probe(&self) -> Result<Capabilities, Fault> {
+    async fn probe(&self) -> Result<Capabilities, ProbeError> {
         Ok(Capabilities {
             tier: Tier::T5,
             fences: false,

@@ -12,7 +12,7 @@ use tokio::fs::{File, OpenOptions};
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt, SeekFrom};
 use tokio::sync::Mutex;
 
-use super::{Capabilities, OpenError, OpenLane, Opening, Part, Sink, Tier, jsonline};
+use super::{Capabilities, OpenError, OpenLane, Opening, Part, ProbeError, Sink, Tier, jsonline};
 use crate::clock::Deadline;
 use crate::faults;
 use crate::lane::Grant;
@@ -57,9 +57,9 @@ async fn end_torn_line(file: &mut File) -> std::io::Result<()> {
 
 #[async_trait]
 impl Sink for JsonLines {
-    async fn probe(&self) -> Result<Capabilities, Fault> {
+    async fn probe(&self) -> Result<Capabilities, ProbeError> {
         if let Self::File(path) = self {
-            Self::open_file(path).await.map_err(|error| failed(&error))?;
+            Self::open_file(path).await.map_err(|error| ProbeError::Unusable(failed(&error)))?;
         }
         Ok(Capabilities {
             tier: Tier::T5,

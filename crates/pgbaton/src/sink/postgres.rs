@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
-use super::{Capabilities, OpenError, OpenLane, Opening, Part, Sink, Tier};
+use super::{Capabilities, OpenError, OpenLane, Opening, Part, ProbeError, Sink, Tier};
 use crate::clock::Deadline;
 use crate::connection::{Access, Connection, Database, Parameter};
 use crate::error::Error;
@@ -82,12 +82,14 @@ fn split(table: &str) -> Result<(&str, &str), BadTable> {
 
 #[async_trait]
 impl Sink for Inbox {
-    async fn probe(&self) -> Result<Capabilities, Fault> {
-        let connection = self.database.connect().await.map_err(|error| down(&error))?;
-        let probe = Verb { name: "probe", sql: &self.statements.probe };
-        connection.pipeline(Access::Look, [(probe, &[])]).await.map_err(|error| {
-            Fault::new("postgres.no_inbox", &format!("{error}. `pgbaton inbox` prints the tables it needs"))
-        })?;
+    async fn probe(&self) -> Result<Capabilities, ProbeError> {
+        let failed = |error: Error| {
+            let fault = down(&error);
+            if error.is_transient() { ProbeError::SinkDown(fault) } else { ProbeError::Unusable(fault) }
+        };
+        let connection = self.database.connect().await.map_err(failed)?;
+        let probe = Verb { name: "probe (`pgbaton inbox` prints the tables)", sql: &self.statements.probe };
+        connection.pipeline(Access::Look, [(probe, &[])]).await.map_err(failed)?;
         Ok(Capabilities {
             tier: Tier::T1,
             fences: true,
