@@ -18,6 +18,7 @@
 //!
 //! * `postgres` (default): the sink that writes to an inbox table.
 //! * `faults`: fail points for tests. Never in a shipped build.
+//! * `conformance`: the suite that every sink passes, `sink::conformance`.
 
 pub mod clock;
 pub mod config;

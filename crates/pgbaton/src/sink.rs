@@ -14,6 +14,8 @@ use crate::message::{Message, Messages};
 use crate::outcome::{AppendError, Fault, Outcome};
 use crate::source::Opaque;
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod discard;
 pub mod file;
 mod jsonline;

@@ -4,6 +4,8 @@
 //! would hold the lock and stop the take-over. So replicas that write one file repeat what was in flight at a kill, each
 //! message under its id. Standard output has no acknowledgement beyond the write.
 
+use std::collections::HashSet;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -16,14 +18,15 @@ use super::{Capabilities, OpenError, OpenLane, Opening, Part, ProbeError, Sink, 
 use crate::clock::Deadline;
 use crate::faults;
 use crate::lane::Grant;
+use crate::message::Message;
 use crate::outcome::{AppendError, Fault, Outcome};
 use crate::source::Opaque;
 
 /// Where the lines go.
 #[derive(Debug, Clone)]
 pub enum JsonLines {
-    /// Standard output of this process.
-    Stdout(Arc<Mutex<tokio::io::Stdout>>),
+    /// Standard output of this process, one batch at a time.
+    Stdout(Arc<Mutex<()>>),
     /// This file, made if it is not there.
     File(PathBuf),
 }
@@ -32,7 +35,7 @@ impl JsonLines {
     /// Standard output.
     #[must_use]
     pub fn stdout() -> Self {
-        Self::Stdout(Arc::new(Mutex::new(tokio::io::stdout())))
+        Self::Stdout(Arc::default())
     }
 
     async fn open_file(path: &PathBuf) -> std::io::Result<File> {
@@ -76,21 +79,24 @@ impl Sink for JsonLines {
         let out = match self {
             Self::Stdout(out) => Out::Stdout(Arc::clone(out)),
             Self::File(path) => {
-                Out::File(Self::open_file(path).await.map_err(|error| OpenError::SinkDown(failed(&error)))?)
+                let file = Self::open_file(path).await.map_err(|error| OpenError::SinkDown(failed(&error)))?;
+                Out::File(Arc::new(file.into_std().await))
             }
         };
         Ok(Box::new(OpenLines { out, lines: Vec::new() }))
     }
 }
 
+#[derive(Clone)]
 enum Out {
-    Stdout(Arc<Mutex<tokio::io::Stdout>>),
-    File(File),
+    Stdout(Arc<Mutex<()>>),
+    File(Arc<std::fs::File>),
 }
 
 /// One lane's hold on the output.
 struct OpenLines {
     out: Out,
+    /// Kept between batches for its room.
     lines: Vec<u8>,
 }
 
@@ -100,40 +106,81 @@ impl OpenLane for OpenLines {
         Ok(None)
     }
 
-    /// The lines of a batch go out in one write, so that those of several lanes and replicas do not mix.
+    /// The lines of a batch go out in one write, so that those of several lanes and replicas do not mix. It is not torn
+    /// either when nobody waits for it any more: it then goes on alone.
     async fn append(&mut self, part: &Part<'_>, deadline: &Deadline) -> Result<Vec<Outcome>, AppendError> {
-        self.lines.clear();
-        let mut outcomes = Vec::with_capacity(part.len());
-        for message in part.messages() {
-            outcomes.push(match jsonline::write(&mut self.lines, &message) {
-                Ok(()) => Outcome::Delivered,
-                Err(error) => Outcome::Rejected(Fault::new("file.not_json", &error.to_string())),
-            });
-        }
-        let result = match &mut self.out {
-            Out::Stdout(out) => {
-                let mut out = out.lock().await;
-                deadline.check().map_err(|_| AppendError::LeaseOver)?;
-                faults::point("sink.checked");
-                match out.write_all(&self.lines).await {
-                    Ok(()) => out.flush().await,
-                    Err(error) => Err(error),
-                }
-            }
-            Out::File(file) => {
-                deadline.check().map_err(|_| AppendError::LeaseOver)?;
-                faults::point("sink.checked");
-                match file.write_all(&self.lines).await {
-                    Ok(()) => file.sync_data().await,
-                    Err(error) => Err(error),
-                }
-            }
+        let mut lines = std::mem::take(&mut self.lines);
+        lines.clear();
+        let outcomes = write_lines(&mut lines, part);
+        let (out, deadline) = (self.out.clone(), deadline.clone());
+        // One batch at a time on standard output, waiting here rather than in a thread.
+        let turn = match &out {
+            Out::Stdout(turns) => Some(Arc::clone(turns).lock_owned().await),
+            Out::File(_) => None,
         };
-        match result {
-            Ok(()) => Ok(outcomes),
-            Err(error) => Err(AppendError::Ambiguous(failed(&error))),
+        let write = move || {
+            let _turn = turn;
+            let checked = deadline.check();
+            faults::point("sink.checked");
+            (checked.map(|_| out.write(&lines)), lines)
+        };
+        let (answer, lines) = tokio::task::spawn_blocking(write)
+            .await
+            .map_err(|error| AppendError::Ambiguous(Fault::new("file.failed", &error.to_string())))?;
+        self.lines = lines;
+        match answer {
+            Ok(Ok(())) => Ok(outcomes),
+            Ok(Err(error)) => Err(AppendError::Ambiguous(failed(&error))),
+            Err(_) => Err(AppendError::LeaseOver),
         }
     }
+}
+
+impl Out {
+    fn write(&self, lines: &[u8]) -> std::io::Result<()> {
+        match self {
+            Self::Stdout(_) => {
+                let mut out = std::io::stdout().lock();
+                out.write_all(lines)?;
+                out.flush()
+            }
+            Self::File(file) => {
+                file.as_ref().write_all(lines)?;
+                file.sync_data()
+            }
+        }
+    }
+}
+
+/// A message that is no JSON is left out, and so are those of its key behind it.
+fn write_lines(lines: &mut Vec<u8>, part: &Part<'_>) -> Vec<Outcome> {
+    let mut waiting = HashSet::new();
+    let mut outcomes = Vec::with_capacity(part.len());
+    for message in part.messages() {
+        if message.key.is_some_and(|key| waiting.contains(key)) {
+            let fault = Fault::new("file.waits", "an earlier message of its key was not written");
+            outcomes.push(Outcome::Retry { after: None, fault });
+            continue;
+        }
+        outcomes.push(match jsonline::write(lines, &message) {
+            Ok(()) => Outcome::Delivered,
+            Err(error) => {
+                waiting.extend(message.key);
+                Outcome::Rejected(Fault::new("file.not_json", &error.to_string()))
+            }
+        });
+    }
+    outcomes
+}
+
+/// One message as its line, with the line break.
+///
+/// # Errors
+/// Headers or a payload that are no JSON.
+pub fn json_line(message: &Message<'_>) -> Result<Vec<u8>, serde_json::Error> {
+    let mut line = Vec::new();
+    jsonline::write(&mut line, message)?;
+    Ok(line)
 }
 
 fn failed(error: &std::io::Error) -> Fault {

@@ -201,7 +201,7 @@ impl OpenLane for OpenInbox {
         let answer = self.connection.pipeline_within(left, Access::Write, [(append, &parameters)]).await;
         match answer {
             Ok([rows]) => self.outcomes(&rows, part),
-            Err(error) => Err(refused(&error)),
+            Err(error) => messages_at_fault(&error, part.len()).ok_or_else(|| refused(&error)),
         }
     }
 }
@@ -227,6 +227,19 @@ impl OpenInbox {
         let outcome = |id: &str| if new.remove(id) { Outcome::Delivered } else { Outcome::Repeated };
         Ok(part.messages().map(|message| message.id).map(outcome).collect())
     }
+}
+
+/// The answer where the table does not take what a message says: all or nothing was written, so nothing. Which message
+/// of several it was, the server does not tell.
+fn messages_at_fault(error: &Error, messages: usize) -> Option<Vec<Outcome>> {
+    // Data, integrity constraints, limits of a row or an index.
+    error.sql_state().filter(|state| ["22", "23", "54"].iter().any(|class| state.starts_with(class)))?;
+    let fault = Fault::new("postgres.refused", &error.to_string());
+    Some(if messages == 1 {
+        vec![Outcome::Rejected(fault)]
+    } else {
+        vec![Outcome::Retry { after: None, fault }; messages]
+    })
 }
 
 /// What a failed call means for the batch.
