@@ -31,22 +31,28 @@ pub(crate) async fn run(path: &PathBuf) -> Result<(), Failure> {
 
 /// Reads and validates a configuration.
 pub(crate) fn check(path: &PathBuf) -> Result<(), Failure> {
-    Config::load(path)?.into_replica()?;
+    let config = Config::load(path)?;
+    filter(&config.log)?;
+    config.into_replica()?;
     eprintln!("{} is valid", path.display());
     Ok(())
 }
 
 /// Logs go to standard error: standard output may be a sink.
 fn start_log(log: &Log) -> Result<(), Failure> {
-    let filter = EnvFilter::try_new(&log.filter)
-        .map_err(|error| Failure::Usage(format!("log.level {:?} is no filter: {error}", log.filter)))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter(log)?).with_writer(std::io::stderr).with_target(false);
     if log.json {
         builder.json().init();
     } else {
         builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init();
     }
     Ok(())
+}
+
+fn filter(log: &Log) -> Result<EnvFilter, Failure> {
+    EnvFilter::try_new(&log.filter)
+        .map_err(|error| Failure::Usage(format!("log.level {:?} is no filter: {error}", log.filter)))
 }
 
 /// The first signal drains; the second one ends the process at once, leaving what is in flight to the next owner.

@@ -125,6 +125,7 @@ create table pgbaton.replica (
   version    text        not null,
   relays     text[]      not null,
   started_at timestamptz not null default pg_catalog.now(),
+  ttl_ms     bigint      not null,
   beat       bigint      not null default 0
 ) with (fillfactor = 20);   -- renewals stay on their page and touch no index
 

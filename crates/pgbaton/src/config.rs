@@ -94,7 +94,7 @@ impl Config {
         let drain = root.duration("drain", Duration::from_secs(10));
         let replica = ReplicaFields { name, database: database_for, ttl, drain };
         let log = log(&mut root, &problems);
-        let relays = relays(&mut root, ttl, &problems);
+        let relays = relays(&mut root, &replica.name, ttl, &problems);
         root.finish();
         problems.into_result()?;
         Ok(Self { replica, relays, log })
@@ -154,10 +154,10 @@ fn log(root: &mut Section<'_>, problems: &Problems) -> Log {
     Log { json: format == "json", filter }
 }
 
-fn relays(root: &mut Section<'_>, ttl: Duration, problems: &Problems) -> Vec<RelayFields> {
+fn relays(root: &mut Section<'_>, replica: &str, ttl: Duration, problems: &Problems) -> Vec<RelayFields> {
     let mut all = root.section("relays");
     let relays: Vec<RelayFields> =
-        all.subsections().into_iter().map(|(name, section)| relay(&name, section, ttl, problems)).collect();
+        all.subsections().into_iter().map(|(name, section)| relay(replica, &name, section, ttl, problems)).collect();
     all.finish();
     if relays.is_empty() {
         problems.add("relays", "there is none: add a section [relays.NAME] with a sink");
@@ -165,7 +165,7 @@ fn relays(root: &mut Section<'_>, ttl: Duration, problems: &Problems) -> Vec<Rel
     relays
 }
 
-fn relay(name: &str, mut section: Section<'_>, ttl: Duration, problems: &Problems) -> RelayFields {
+fn relay(replica: &str, name: &str, mut section: Section<'_>, ttl: Duration, problems: &Problems) -> RelayFields {
     let path = section.path().to_owned();
     let key = |field: &str| format!("{path}.{field}");
     let relay_name = RelayName::new(name);
@@ -199,7 +199,7 @@ fn relay(name: &str, mut section: Section<'_>, ttl: Duration, problems: &Problem
     if !matches!(on_sink_loss.as_str(), "stop" | "resend") {
         problems.add(&key("on_sink_loss"), "is neither \"stop\" nor \"resend\"");
     }
-    let sink = sink::read(section.section("sink"), ttl, problems);
+    let sink = sink::read(section.section("sink"), (replica, name), ttl, problems);
     section.finish();
     let lanes = i32::try_from(lanes).unwrap_or_default();
     RelayFields { name: relay_name, lanes, sink, limits, pace, wake, resend_lost: on_sink_loss == "resend" }

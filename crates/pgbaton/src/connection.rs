@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt, pin_mut};
 use tokio::task::JoinHandle;
+use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, NoTls, Row};
 
 use crate::error::{Error, Kind};
 use crate::position::Incarnation;
-use crate::sql::Verb;
+use crate::sql::{READ_SETTINGS, Verb};
 
 /// A parameter with its type: unnamed statements are planned with their values in one round trip.
 pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -35,14 +36,20 @@ impl Database {
         let mut config: tokio_postgres::Config = dsn
             .parse()
             .map_err(|error| Error::new(Kind::Config, "the DSN cannot be read").because(ConfigText(error)))?;
+        if config.get_target_session_attrs() == TargetSessionAttrs::Any {
+            // Of several hosts the writable one is meant, also after a fail-over.
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
         if config.get_application_name().is_none() {
             config.application_name("pgbaton");
         }
+        // The kernel counts keepalives in whole seconds, and refuses none: no connection would be made.
+        let least = Duration::from_secs(1);
         config
             .connect_timeout(patience)
             .tcp_user_timeout(patience)
-            .keepalives_idle(patience)
-            .keepalives_interval(patience / 2)
+            .keepalives_idle(patience.max(least))
+            .keepalives_interval((patience / 2).max(least))
             .keepalives_retries(2);
         Ok(Self { config, patience })
     }
@@ -153,7 +160,8 @@ impl Connection {
         self.pipeline_within(self.patience, access, statements).await
     }
 
-    /// The same, waiting no longer than this, on either side.
+    /// The same with another bound on the wait for the answer. A client that falls silent in the middle still loses its
+    /// transaction after the usual one.
     pub(crate) async fn pipeline_within<const N: usize>(
         &self,
         patience: Duration,
@@ -248,9 +256,9 @@ impl Connection {
         .await
     }
 
-    /// Runs statements that belong to no verb: migrations.
+    /// Runs statements that belong to no verb: migrations, locks and truncates.
     pub(crate) async fn script(&self, sql: &str) -> Result<(), Error> {
-        Ok(self.client.batch_execute(sql).await?)
+        within(self.patience, async { Ok(self.client.batch_execute(sql).await?) }).await
     }
 
     async fn rows(&self, verb: Verb<'_>, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
@@ -263,19 +271,13 @@ impl Connection {
 
     /// One simple query: if the first statement fails, none of the settings is made outside a transaction.
     async fn begin_within(&self, patience: Duration, access: Access) -> Result<(), Error> {
-        /// The one plan that was tested, whatever the role, the database or the server was set to.
-        const PLAN: &str = "set local jit = off; set local max_parallel_workers_per_gather = 0; \
-             set local enable_seqscan = off; set local enable_bitmapscan = off; set local enable_sort = off; \
-             set local enable_indexscan = on; set local enable_indexonlyscan = on; set local enable_nestloop = on; \
-             set local enable_material = off; set local enable_memoize = off; set local enable_hashjoin = off; \
-             set local enable_mergejoin = off; set local random_page_cost = 1; set local row_security = off";
-        let patience = patience.as_millis().max(1);
+        let (patience, idle) = (patience.as_millis().max(1), self.patience.as_millis().max(1));
         let limits = format!(
             "set local statement_timeout = {patience}; set local lock_timeout = {patience}; \
-             set local idle_in_transaction_session_timeout = {patience}"
+             set local idle_in_transaction_session_timeout = {idle}"
         );
         let sql = match access {
-            Access::Read => format!("begin isolation level repeatable read read only; {limits}; {PLAN}"),
+            Access::Read => format!("begin isolation level repeatable read read only; {limits}; {READ_SETTINGS}"),
             Access::Look => format!("begin isolation level read committed read only; {limits}"),
             Access::Write => {
                 format!("begin isolation level read committed read write; {limits}; set local synchronous_commit = on")
@@ -312,7 +314,8 @@ pub(crate) fn incarnation(rows: &[Row]) -> Result<Incarnation, Error> {
     text.parse().map_err(|error| Error::new(Kind::Internal, format!("incarnation {text}")).because(error))
 }
 
-/// A connection that is opened when needed and thrown away after an error.
+/// A connection that is kept between uses. Taken out for each use, so that one whose use failed or was cancelled is
+/// thrown away: a transaction may be open on it, or an answer on its way.
 pub(crate) struct Slot {
     database: Database,
     connection: Option<Connection>,
@@ -323,20 +326,15 @@ impl Slot {
         Self { database, connection: None }
     }
 
-    /// The open connection, opened now if there is none. Call [`Slot::settle`] with what came of using it.
-    pub(crate) async fn get(&mut self) -> Result<&Connection, Error> {
-        if self.connection.as_ref().is_none_or(Connection::is_closed) {
-            self.connection = Some(self.database.connect().await?);
+    /// The kept connection, or a new one. Give it back with [`Slot::put`] after a success.
+    pub(crate) async fn take(&mut self) -> Result<Connection, Error> {
+        match self.connection.take().filter(|connection| !connection.is_closed()) {
+            Some(connection) => Ok(connection),
+            None => self.database.connect().await,
         }
-        self.connection.as_ref().ok_or_else(|| Error::new(Kind::Internal, "no connection"))
     }
 
-    /// Keeps the connection after a success. After any error it is thrown away: a transaction may be open on it, or an
-    /// answer on its way.
-    pub(crate) fn settle<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
-        if result.is_err() {
-            self.connection = None;
-        }
-        result
+    pub(crate) fn put(&mut self, connection: Connection) {
+        self.connection = Some(connection);
     }
 }

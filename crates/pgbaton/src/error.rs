@@ -122,7 +122,15 @@ impl From<tokio_postgres::Error> for Error {
             return Self::new(Kind::Database, "no answer from the database").because(error);
         };
         let code = db.code();
-        let mut error = Self::from_server(code, format!("the database says: {} ({})", db.message(), code.code()));
+        let said = match code.code().get(..2) {
+            // These quote values, also those of somebody else's trigger.
+            Some("22" | "23" | "54" | "P0") => match db.constraint() {
+                Some(constraint) => format!("the database refuses a value by {constraint}"),
+                None => "the database refuses a value".to_owned(),
+            },
+            _ => format!("the database says: {}", db.message()),
+        };
+        let mut error = Self::from_server(code, format!("{said} ({})", code.code()));
         error.sql_state = Some(code.code().to_owned());
         error
     }

@@ -20,15 +20,18 @@ pub(crate) async fn run(database: Database) {
     let mut slot = Slot::new(database);
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let result = match slot.get().await {
-            Ok(connection) => prune_positions(connection, TURN_AT_BYTES).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = slot.settle(result) {
+        if let Err(error) = prune_once(&mut slot).await {
             // Another replica holds the lock, or an acknowledgement took too long: the next turn does it.
             tracing::debug!(%error, "positions were not pruned this time");
         }
     }
+}
+
+async fn prune_once(slot: &mut Slot) -> Result<(), Error> {
+    let connection = slot.take().await?;
+    prune_positions(&connection, TURN_AT_BYTES).await?;
+    slot.put(connection);
+    Ok(())
 }
 
 /// Has the leaves take turns if the one that is written to has reached this size, and empties the other one.

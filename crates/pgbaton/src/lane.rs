@@ -44,7 +44,7 @@ impl fmt::Display for ReplicaId {
     }
 }
 
-/// A hash bucket of keys within a relay: lane `number` of `of`.
+/// A hash bucket of keys within a relay: lane `number` of `of`. The low bits of the hash, which the schema defines.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lane {
     /// The relay it belongs to.
@@ -59,13 +59,6 @@ impl fmt::Display for Lane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{} of {}", self.relay, self.number, self.of)
     }
-}
-
-/// The lane number of a hash: its low bits. (A remainder would be negative for half of all hashes.)
-#[must_use]
-pub fn number_of(hash: i64, lanes: i32) -> i32 {
-    // Exact: lanes is a positive i32, so the result is below it.
-    i32::try_from(hash & (i64::from(lanes) - 1)).unwrap_or_default()
 }
 
 /// A lane's fencing number. It grows by one each time the lane changes hands.
@@ -116,7 +109,7 @@ pub struct LaneFact {
 pub struct Holdings {
     /// All replicas.
     pub replicas: Vec<ReplicaFact>,
-    /// All lanes of the relays this replica runs.
+    /// All lanes of all relays.
     pub lanes: Vec<LaneFact>,
 }
 
@@ -252,13 +245,6 @@ mod tests {
             assert!(RelayName::new(bad).is_none(), "{bad}");
         }
         assert_eq!(relay("orders-2_b").to_string(), "orders-2_b");
-    }
-
-    #[test]
-    fn the_lane_is_the_low_bits_also_of_a_negative_hash() {
-        assert_eq!(number_of(-1, 16), 15);
-        assert_eq!(number_of(i64::MIN, 16), 0);
-        assert_eq!(number_of(21, 16), 5);
     }
 
     #[test]

@@ -145,6 +145,11 @@ impl Watch {
         Self { ttl, seen: HashMap::new(), claims_from: None }
     }
 
+    /// Waits at least this long: while the ttl is being changed, the longest one counts.
+    pub fn at_least(&mut self, ttl: Duration) {
+        self.ttl = self.ttl.max(ttl);
+    }
+
     /// One look at all replicas, whose answer arrived at `now`. Replicas that are gone are forgotten.
     pub fn saw(&mut self, replicas: &[(ReplicaId, Beat)], now: BootInstant) {
         self.seen.retain(|id, _| replicas.iter().any(|(replica, _)| replica == id));

@@ -222,12 +222,6 @@ impl Position {
         Self { consumed, floor, target, last }
     }
 
-    /// Before the first message there ever was.
-    #[must_use]
-    pub fn earliest() -> Self {
-        Self::new(Snapshot::nothing(), 0, None, 0)
-    }
-
     /// S.
     #[must_use]
     pub fn consumed(&self) -> &Snapshot {
@@ -250,6 +244,13 @@ impl Position {
     #[must_use]
     pub fn last(&self) -> i64 {
         self.last
+    }
+
+    /// Whether a cluster that gives out this transaction id next can have had this position.
+    #[must_use]
+    pub fn is_within(&self, next: Xid) -> bool {
+        let target = self.target.as_ref().is_none_or(|target| target.snapshot.xmax <= next);
+        target && self.consumed.xmax <= next
     }
 
     /// Whether this target may be taken up: there is none yet, and it sees all that S sees, and more.
@@ -311,7 +312,7 @@ impl Position {
 /// The pairs (l, x) from which floors are taken: l was the last number given out before a transaction took the id x.
 #[derive(Debug, Clone, Default)]
 pub struct Floors {
-    /// Ascending in both.
+    /// Ascending in x.
     pairs: Vec<(i64, Xid)>,
 }
 

@@ -25,13 +25,16 @@ use crate::metrics::Metrics;
 use crate::outcome::Fault;
 use crate::retry::Backoff;
 use crate::sink::{Capabilities, Sink};
-use crate::source::{Batch, Room, Source};
+use crate::source::{Batch, Memory, Room, Source};
 
 mod acknowledge;
 pub mod claim;
 mod publish;
 mod read;
 mod wake;
+
+/// Batches a lane is read ahead by. Those without messages weigh nothing else, and a lane that is held takes none.
+const BATCHES_QUEUED: usize = 64;
 
 /// How a relay is set up.
 #[derive(Clone)]
@@ -130,15 +133,19 @@ impl Relay {
 /// The lanes that run here, as the reader fills them.
 pub(crate) struct Flows {
     lanes: Mutex<BTreeMap<i32, Arc<Flow>>>,
-    /// Bytes of messages in memory.
-    pub(crate) held: Arc<AtomicUsize>,
-    /// Wakes the reader: room, or another lane, or news.
+    /// Messages in memory.
+    pub(crate) memory: Arc<Memory>,
+    /// Wakes the reader: another lane, or news from the database.
     pub(crate) wake: Notify,
+    /// Tells the reader that a lane may have room.
+    pub(crate) room: Notify,
+    /// Has the reader give up what it is reading.
+    pub(crate) abandon: Notify,
 }
 
 impl Flows {
-    pub(crate) fn new(held: Arc<AtomicUsize>) -> Self {
-        Self { lanes: Mutex::default(), held, wake: Notify::new() }
+    pub(crate) fn new(memory: Arc<Memory>) -> Self {
+        Self { lanes: Mutex::default(), memory, wake: Notify::new(), room: Notify::new(), abandon: Notify::new() }
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut BTreeMap<i32, Arc<Flow>>) -> T) -> T {
@@ -164,7 +171,7 @@ impl Flows {
     }
 
     pub(crate) fn rooms(&self, limits: &Limits) -> Vec<Room> {
-        let memory = self.held.load(Ordering::Relaxed) < limits.memory;
+        let memory = self.memory.held() < limits.memory;
         self.with(|lanes| lanes.values().map(|flow| flow.room(limits, memory)).collect())
     }
 }
@@ -173,6 +180,8 @@ impl Flows {
 pub(crate) struct Flow {
     pub(crate) grant: Grant,
     queue: mpsc::UnboundedSender<Batch>,
+    /// Batches in the queue, also those without messages.
+    queued: AtomicUsize,
     /// Messages read and not yet acknowledged.
     outstanding: AtomicUsize,
     /// Messages handed to the sink and not yet acknowledged.
@@ -189,6 +198,7 @@ impl Flow {
         let flow = Self {
             grant,
             queue,
+            queued: AtomicUsize::new(0),
             outstanding: AtomicUsize::new(0),
             in_flight: AtomicUsize::new(0),
             idle_since: AtomicI64::new(nanos(clock::now())),
@@ -199,12 +209,17 @@ impl Flow {
 
     /// Takes a batch from the reader. The reader stops at the limits, so the queue is bounded by one read beyond them.
     pub(crate) fn enqueue(&self, batch: Batch) {
+        self.queued.fetch_add(1, Ordering::Relaxed);
         self.outstanding.fetch_add(batch.messages.len(), Ordering::Relaxed);
         if !batch.messages.is_empty() {
             self.idle_since.store(0, Ordering::Relaxed);
         }
         // A lane that has just ended takes no more; what it was given is read again by its next owner.
         let _ = self.queue.send(batch);
+    }
+
+    pub(crate) fn dequeued(&self) {
+        self.queued.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(crate) fn idle(&self) {
@@ -228,7 +243,9 @@ impl Flow {
 
     fn room(&self, limits: &Limits, memory: bool) -> Room {
         // As much again as may be in flight is read ahead, so that the sink never waits for a read.
-        let room = memory && self.outstanding.load(Ordering::Relaxed) < 2 * limits.in_flight;
+        let room = memory
+            && self.outstanding.load(Ordering::Relaxed) < 2 * limits.in_flight
+            && self.queued.load(Ordering::Relaxed) < BATCHES_QUEUED;
         let idle_since = match self.idle_since.load(Ordering::Relaxed) {
             0 => None,
             nanos => Some(BootInstant::from_boot(Duration::from_nanos(u64::try_from(nanos).unwrap_or_default()))),

@@ -97,7 +97,12 @@ impl Replica {
         for relay in &self.spec.relays {
             let mut backoff = Backoff::new(Duration::from_millis(100), relay.pace.retry_cap);
             let found = loop {
-                match relay.sink.probe().await {
+                let probed = tokio::select! {
+                    biased;
+                    _ = stop.wait_for(|stop| *stop) => return Ok(None),
+                    probed = relay.sink.probe() => probed,
+                };
+                match probed {
                     Ok(found) => break found,
                     Err(error @ ProbeError::Unusable(_)) => {
                         return Err(Error::new(Kind::Sink, format!("relay {}: {error}", relay.name))

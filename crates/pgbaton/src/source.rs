@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::sync::Notify;
 
 use crate::error::Error;
 use crate::lane::{Epoch, Grant, Lane};
@@ -21,7 +22,8 @@ pub mod native;
 ///
 /// # Who calls what
 /// One task calls [`read`](Self::read) and one calls [`acknowledge`](Self::acknowledge), at the same time; [`open`](Self::open)
-/// and [`close`](Self::close) come from any number of tasks, once each for a grant. A lane is read only between the two.
+/// and [`close`](Self::close) come from any number of tasks, in pairs: a grant may be opened again after it was closed. A
+/// lane is read only between the two.
 ///
 /// # Order and repeats
 /// The batches of a lane come in the order in which they must reach the sink, whether they come from one call or from
@@ -50,7 +52,8 @@ pub trait Source: Send + Sync {
     /// Reads the next messages for lanes that have room. Empty batches tell that a lane got on without a message.
     ///
     /// # Errors
-    /// After an error the call may be repeated; nothing is skipped.
+    /// After an error, or when the call was dropped, it may be repeated: no lane has moved past a message that was not
+    /// returned.
     async fn read(&self, lanes: &[Room], budget: &Budget) -> Result<Read, Error>;
 
     /// Writes how far lanes have been dealt with, each only if it is still held under the given epoch, in the
@@ -200,26 +203,43 @@ pub struct Batch {
     pub held: HeldBytes,
 }
 
-/// Bytes that are held in memory, given back when dropped.
+/// How many bytes of messages a relay holds in memory.
 #[derive(Debug, Default)]
+pub struct Memory {
+    held: AtomicUsize,
+    /// Told when some are given back.
+    pub freed: Notify,
+}
+
+impl Memory {
+    /// Bytes held now.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+}
+
+/// Bytes that are held in memory, given back when dropped.
+#[derive(Debug)]
 pub struct HeldBytes {
-    counter: Option<Arc<AtomicUsize>>,
+    memory: Arc<Memory>,
     bytes: usize,
 }
 
 impl HeldBytes {
     /// Counts these bytes until dropped.
     #[must_use]
-    pub fn new(counter: &Arc<AtomicUsize>, bytes: usize) -> Self {
-        counter.fetch_add(bytes, Ordering::Relaxed);
-        Self { counter: Some(Arc::clone(counter)), bytes }
+    pub fn new(memory: &Arc<Memory>, bytes: usize) -> Self {
+        memory.held.fetch_add(bytes, Ordering::Relaxed);
+        Self { memory: Arc::clone(memory), bytes }
     }
 }
 
 impl Drop for HeldBytes {
     fn drop(&mut self) {
-        if let Some(counter) = &self.counter {
-            counter.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.memory.held.fetch_sub(self.bytes, Ordering::Relaxed);
+        if self.bytes > 0 {
+            self.memory.freed.notify_one();
         }
     }
 }

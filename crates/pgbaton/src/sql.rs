@@ -12,6 +12,15 @@ pub struct Verb<'a> {
     pub sql: &'a str,
 }
 
+/// What every transaction that reads messages sets first: the one plan that was tested, whatever the role, the database
+/// or the server was set to. Public for the test of the plans.
+#[doc(hidden)]
+pub const READ_SETTINGS: &str = "set local jit = off; set local max_parallel_workers_per_gather = 0; \
+     set local enable_seqscan = off; set local enable_bitmapscan = off; set local enable_sort = off; \
+     set local enable_indexscan = on; set local enable_indexonlyscan = on; set local enable_nestloop = on; \
+     set local enable_material = off; set local enable_memoize = off; set local enable_hashjoin = off; \
+     set local enable_mergejoin = off; set local random_page_cost = 1; set local row_security = off";
+
 macro_rules! verbs {
     ($($verb:ident = $name:literal),* $(,)?) => {
         $(pub(crate) const $verb: Verb<'static> = Verb { name: $name, sql: include_str!(concat!("sql/", $name, ".sql")) };)*

@@ -26,13 +26,21 @@ pub(super) enum SinkFields {
 }
 
 /// Reads the section. `None` if there are problems, which are told.
-pub(super) fn read(mut section: Section<'_>, ttl: Duration, problems: &Problems) -> Option<SinkFields> {
+pub(super) fn read(
+    mut section: Section<'_>,
+    (replica, relay): (&str, &str),
+    ttl: Duration,
+    problems: &Problems,
+) -> Option<SinkFields> {
     let path = section.path().to_owned();
     let kind = section.required_string("type")?;
     let sink = match kind.as_str() {
         "stdout" => Some(SinkFields::Stdout),
         "discard" => Some(SinkFields::Discard),
-        "file" => section.required_string("path").map(|path| SinkFields::File(path.into())),
+        "file" => section.required_string("path").map(|path| {
+            // A file belongs to one replica and relay.
+            SinkFields::File(path.replace("{name}", replica).replace("{relay}", relay).into())
+        }),
         #[cfg(feature = "postgres")]
         "postgres" => postgres(&mut section, ttl, &path, problems),
         _ => {
@@ -59,7 +67,7 @@ impl SinkFields {
     pub(super) fn build(self) -> Result<Arc<dyn Sink>, Error> {
         Ok(match self {
             Self::Stdout => Arc::new(JsonLines::stdout()),
-            Self::File(path) => Arc::new(JsonLines::File(path)),
+            Self::File(path) => Arc::new(JsonLines::file(path)),
             Self::Discard => Arc::new(Discard),
             #[cfg(feature = "postgres")]
             Self::Postgres { database, table } => Arc::new(

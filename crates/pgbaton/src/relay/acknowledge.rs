@@ -8,7 +8,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::Relay;
-use crate::error::Kind;
 use crate::lane::Grant;
 use crate::position::Incarnation;
 use crate::retry::Backoff;
@@ -144,12 +143,8 @@ impl Writer {
                 true
             }
             Err(error) => {
+                // Of an incarnation that is gone, they are forgotten together with their lanes.
                 self.relay.report("positions could not be written; trying again", &error);
-                if matches!(error.kind(), Kind::OtherIncarnation(_)) {
-                    // They belong to a state that is gone: the lanes are taken up anew from what it holds now.
-                    self.pending.retain(|grant, _| !done.iter().any(|dealt| dealt.grant == *grant));
-                    self.waiting.clear();
-                }
                 false
             }
         }
@@ -166,7 +161,7 @@ impl Writer {
             if written {
                 if let Some(flow) = self.relay.flows.get(&grant) {
                     flow.covered(pending.messages);
-                    self.relay.flows.wake.notify_one();
+                    self.relay.flows.room.notify_one();
                 }
             } else {
                 tracing::warn!(%grant, "a position was not written: the lane has another owner or epoch");

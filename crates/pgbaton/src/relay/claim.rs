@@ -15,10 +15,10 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use super::publish::{self, LaneEnd, LaneStart, Order};
+use super::publish::{self, LaneEnd, LaneEnded, LaneStart, Order};
 use super::{Flows, Outage, Relay, RelaySpec, acknowledge, read, wake};
 use crate::clock::{self, SharedLease};
-use crate::connection::Slot;
+use crate::connection::{Connection, Slot};
 use crate::error::{Error, Kind};
 use crate::lane::{BalanceStep, Epoch, Grant, Holdings, RelayName, ReplicaId, balance};
 use crate::lease::{BootInstant, Watch};
@@ -61,7 +61,7 @@ pub(crate) struct Identity {
     /// The incarnation that everything in memory belongs to.
     here: watch::Sender<Incarnation>,
     held: HashMap<Grant, Held>,
-    lanes: JoinSet<(Grant, LaneEnd)>,
+    lanes: JoinSet<LaneEnded>,
     /// Tasks that never end while this identity lives.
     tasks: JoinSet<()>,
     look_again: Arc<Notify>,
@@ -72,7 +72,8 @@ pub(crate) struct Identity {
 enum Held {
     /// Its task runs.
     Running { orders: watch::Sender<Order>, stop: watch::Sender<bool> },
-    /// Its task was told to stop, after another incarnation showed up. It is opened again if the table still agrees.
+    /// Its task was told to stop, after another incarnation showed up, and is about to end. It is opened again if the
+    /// table still agrees.
     Stopping,
     /// It is opened again at this moment.
     Waiting { until: BootInstant, opening: Opening },
@@ -104,7 +105,8 @@ impl Identity {
         let spec = replica.spec.clone();
         let id = ReplicaId(Uuid::now_v7());
         let mut slot = Slot::new(spec.database.clone());
-        migrate::check(slot.get().await?).await?;
+        let connection = slot.take().await?;
+        migrate::check(&connection).await?;
         let look_again = Arc::new(Notify::new());
         let mut tasks = JoinSet::new();
         let mut relays = HashMap::new();
@@ -115,15 +117,16 @@ impl Identity {
             let metrics = replica.metrics.get(&name).cloned().unwrap_or_default();
             let relay = start_relay(relay, id, &spec, capabilities, metrics, &look_again, &mut tasks);
             relay.source.check().await?;
-            look::register(slot.get().await?, &relay.spec).await?;
+            look::register(&connection, &relay.spec).await?;
             relays.insert(name, relay);
         }
         if let Some(dead) = previous.take() {
             // Its lease is over and its tasks have ended: nobody needs to wait a ttl to see that.
-            look::quit(slot.get().await?, dead).await?;
+            look::quit(&connection, dead).await?;
         }
         *previous = Some(id);
-        let (here, lease) = look::join(slot.get().await?, id, &spec).await?;
+        let (here, lease) = look::join(&connection, id, &spec).await?;
+        slot.put(connection);
         let lease = SharedLease::new(lease);
         let here = watch::Sender::new(here);
         tasks.spawn(renew::run(spec.database.clone(), id, lease.clone(), here.subscribe(), Arc::clone(&look_again)));
@@ -149,7 +152,8 @@ impl Identity {
                     self.lanes_ended(ended.map_err(task_died)?).await?;
                     look = false;
                 }
-                Some(_) = self.tasks.join_next() => {
+                Some(ended) = self.tasks.join_next() => {
+                    ended.map_err(task_died)?;
                     // Renewing ends with the lease; nothing else ends.
                     return if self.lease.check().is_err() { Ok(Ended::Lost) } else { Err(task_died("it returned")) };
                 }
@@ -168,14 +172,10 @@ impl Identity {
         }
     }
 
-    /// Takes no more lanes, and has all of them drained.
+    /// Takes no more lanes, and has all of them drained. Those without a task go with the replica's row.
     async fn leave(&mut self) {
         self.leaving = true;
-        let result = match self.slot.get().await {
-            Ok(connection) => look::leave(connection, self.id).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = self.slot.settle(result) {
+        if let Err(error) = self.announce_leaving().await {
             tracing::warn!(%error, "leaving could not be announced; lanes are drained all the same");
         }
         for held in self.held.values() {
@@ -183,7 +183,14 @@ impl Identity {
                 orders.send_replace(Order::Drain);
             }
         }
-        self.held.retain(|_, held| matches!(held, Held::Running { .. }));
+        self.held.retain(|_, held| matches!(held, Held::Running { .. } | Held::Stopping));
+    }
+
+    async fn announce_leaving(&mut self) -> Result<(), Error> {
+        let connection = self.slot.take().await?;
+        look::leave(&connection, self.id).await?;
+        self.slot.put(connection);
+        Ok(())
     }
 
     async fn quit(&mut self) -> Result<Ended, Error> {
@@ -195,11 +202,8 @@ impl Identity {
             self.lease.end();
             self.lanes.shutdown().await;
         }
-        let result = match self.slot.get().await {
-            Ok(connection) => look::quit(connection, self.id).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = self.slot.settle(result) {
+        let removed = async { look::quit(&self.slot.take().await?, self.id).await };
+        if let Err(error) = removed.await {
             tracing::warn!(%error, "the replica's row could not be removed: the others expire it after a ttl");
         }
         Ok(Ended::Stopped)
@@ -207,37 +211,38 @@ impl Identity {
 
     /// One look at the database, and what follows from it. Trouble with it is survived until the lease is over.
     async fn look(&mut self) -> Result<(), Error> {
-        let result = self.look_and_act().await;
-        match self.slot.settle(result) {
-            Ok(()) => Ok(()),
+        match self.look_and_act().await {
             Err(error) if error.is_transient() => {
                 tracing::warn!(%error, "looking at the other replicas failed; trying again");
                 Ok(())
             }
-            Err(error) => Err(error),
+            result => result,
         }
     }
 
     async fn look_and_act(&mut self) -> Result<(), Error> {
-        let relays: Vec<RelayName> = self.relays.keys().cloned().collect();
-        let seen = look::watch(self.slot.get().await?, &relays).await?;
+        let connection = self.slot.take().await?;
+        let seen = look::watch(&connection).await?;
         let now = clock::now();
         self.meet(&seen.here)?;
+        self.watch.at_least(seen.ttl);
         let others: Vec<_> = seen.beats.iter().filter(|(id, _)| *id != self.id).copied().collect();
         self.watch.saw(&others, now);
         let timeline = seen.here.timeline;
         if seen.settled < timeline {
             self.watch.hold_claims(now);
             if self.watch.may_claim(now) {
-                look::settle_timeline(self.slot.get().await?, timeline).await?;
+                look::settle_timeline(&connection, timeline).await?;
             }
         }
         for (id, beat) in self.watch.expired(now) {
-            if look::expire(self.slot.get().await?, id, beat).await? {
+            if look::expire(&connection, id, beat).await? {
                 tracing::warn!(replica = %id, "expired: its beat has not moved for a whole ttl");
             }
         }
-        self.act(seen.holdings).await
+        self.act(&connection, seen.holdings).await?;
+        self.slot.put(connection);
+        Ok(())
     }
 
     /// Another incarnation: everything in memory is dropped, and the lanes are opened again from what the table holds.
@@ -258,16 +263,24 @@ impl Identity {
         tracing::warn!(%here, %found, "the database was failed over: reading everything again");
         self.watch.restart();
         for held in self.held.values_mut() {
-            if let Held::Running { stop, .. } = held {
-                stop.send_replace(true);
+            match held {
+                Held::Running { stop, .. } => {
+                    stop.send_replace(true);
+                    *held = Held::Stopping;
+                }
+                Held::Waiting { until, .. } => *until = clock::now(),
+                Held::Stopping | Held::Fenced { .. } => {}
             }
-            *held = Held::Stopping;
+        }
+        for relay in self.relays.values() {
+            // A read may be waiting for a server that is no longer the one.
+            relay.flows.abandon.notify_one();
         }
         self.here.send_replace(found.clone());
         Ok(())
     }
 
-    async fn act(&mut self, holdings: Holdings) -> Result<(), Error> {
+    async fn act(&mut self, connection: &Connection, holdings: Holdings) -> Result<(), Error> {
         let held: Vec<Grant> = self.held.keys().cloned().collect();
         let (mut claims, mut idle) = (Vec::new(), Vec::new());
         for (step, reason) in balance(&holdings, self.id, &held) {
@@ -277,11 +290,11 @@ impl Identity {
                 BalanceStep::Stop(grant) => self.stop(&grant, reason),
             }
         }
-        self.give_back(&idle).await?;
-        self.continue_held().await?;
+        self.give_back(connection, &idle).await?;
+        self.continue_held(connection).await?;
         if !claims.is_empty() && !self.leaving && self.watch.may_claim(clock::now()) {
             let here = self.here.borrow().clone();
-            for grant in look::claim(self.slot.get().await?, self.id, &here, &claims).await? {
+            for grant in look::claim(connection, self.id, &here, &claims).await? {
                 tracing::info!(%grant, "claimed");
                 self.start(grant, Opening::First);
             }
@@ -293,7 +306,7 @@ impl Identity {
     }
 
     /// Lanes that are held without a task: fenced ones are raised, waiting ones opened when it is time.
-    async fn continue_held(&mut self) -> Result<(), Error> {
+    async fn continue_held(&mut self, connection: &Connection) -> Result<(), Error> {
         let now = clock::now();
         let mut due = Vec::new();
         let mut fenced = Vec::new();
@@ -309,7 +322,7 @@ impl Identity {
         }
         for (grant, by) in fenced {
             let here = self.here.borrow().clone();
-            if let Some(epoch) = look::raise(self.slot.get().await?, self.id, &here, &grant, by).await? {
+            if let Some(epoch) = look::raise(connection, self.id, &here, &grant, by).await? {
                 tracing::warn!(%grant, sink = %by, raised = %epoch, "the sink knew this epoch: raised above it");
                 self.held.remove(&grant);
                 self.start(Grant { lane: grant.lane, epoch }, Opening::First);
@@ -331,7 +344,7 @@ impl Identity {
             stop: stop.subscribe(),
         };
         self.held.insert(grant.clone(), Held::Running { orders, stop });
-        self.lanes.spawn(async move { (grant, publish::run(start).await) });
+        self.lanes.spawn(publish::run(start));
     }
 
     fn stop(&mut self, grant: &Grant, reason: &str) {
@@ -356,43 +369,55 @@ impl Identity {
         }
     }
 
-    async fn give_back(&mut self, grants: &[Grant]) -> Result<(), Error> {
+    /// Gives lanes back. Whatever the answer, they are not held from now on: a release that commits late must not meet a
+    /// lane that was opened again. The next look finds what was not released: held by the table alone.
+    async fn give_back(&mut self, connection: &Connection, grants: &[Grant]) -> Result<(), Error> {
         if grants.is_empty() {
             return Ok(());
         }
-        look::release(self.slot.get().await?, self.id, grants).await?;
+        self.held.retain(|grant, _| !grants.contains(grant));
+        look::release(connection, self.id, grants).await?;
         for grant in grants {
-            self.held.remove(grant);
             tracing::info!(%grant, "released");
         }
         Ok(())
     }
 
     /// One lane's task has ended, and perhaps others with it: those that were drained are given back together.
-    async fn lanes_ended(&mut self, first: (Grant, LaneEnd)) -> Result<(), Error> {
+    async fn lanes_ended(&mut self, first: LaneEnded) -> Result<(), Error> {
         let mut drained = Vec::new();
         let mut next = Some(first);
-        while let Some((grant, end)) = next {
-            drained.extend(self.lane_ended(grant, end));
+        while let Some(ended) = next {
+            drained.extend(self.lane_ended(ended));
             next = self.lanes.try_join_next().transpose().map_err(task_died)?;
         }
-        let result = self.give_back(&drained).await;
-        if let Err(error) = self.slot.settle(result) {
+        if let Err(error) = self.give_back_now(&drained).await {
             tracing::warn!(%error, "lanes could not be given back; trying again");
-            // The next look finds them held by the table alone.
-            self.held.retain(|grant, _| !drained.contains(grant));
         }
         Ok(())
     }
 
-    /// What becomes of a lane whose task has ended. Gives it back if it was drained.
-    fn lane_ended(&mut self, grant: Grant, end: LaneEnd) -> Option<Grant> {
+    async fn give_back_now(&mut self, grants: &[Grant]) -> Result<(), Error> {
+        self.held.retain(|grant, _| !grants.contains(grant));
+        if grants.is_empty() {
+            return Ok(());
+        }
+        let connection = self.slot.take().await?;
+        self.give_back(&connection, grants).await?;
+        self.slot.put(connection);
+        Ok(())
+    }
+
+    /// What becomes of a lane whose task has ended. Gives it back if nothing more is to be done for it.
+    fn lane_ended(&mut self, LaneEnded { grant, end, opening }: LaneEnded) -> Option<Grant> {
         let held = self.held.get_mut(&grant)?;
-        let again = |after: Duration| Held::Waiting { until: clock::now().after(after), opening: Opening::Again };
+        let again = |after: Duration| Held::Waiting { until: clock::now().after(after), opening };
         match end {
-            _ if matches!(held, Held::Stopping) => *held = again(Duration::ZERO),
             LaneEnd::Drained => return Some(grant),
-            LaneEnd::Stopped => drop(self.held.remove(&grant)),
+            LaneEnd::Stopped if !matches!(held, Held::Stopping) => drop(self.held.remove(&grant)),
+            _ if self.leaving => return Some(grant),
+            _ if matches!(held, Held::Stopping) => *held = again(Duration::ZERO),
+            LaneEnd::Stopped => {}
             LaneEnd::Fenced(by) => *held = Held::Fenced { by },
             LaneEnd::Reopen => *held = again(REOPEN_AFTER),
             LaneEnd::Refused(error) => {
@@ -418,14 +443,14 @@ fn start_relay(
     look_again: &Arc<Notify>,
     tasks: &mut JoinSet<()>,
 ) -> Arc<Relay> {
-    let held = Arc::default();
-    let source = NativeSource::new(spec.name.clone(), id, &replica.database, Arc::clone(&held), spec.resend_lost);
+    let memory = Arc::default();
+    let source = NativeSource::new(spec.name.clone(), id, &replica.database, Arc::clone(&memory), spec.resend_lost);
     let (dealt, notes) = mpsc::unbounded_channel();
     let relay = Arc::new(Relay {
         spec: spec.clone(),
         capabilities,
         source: Arc::new(source),
-        flows: Flows::new(held),
+        flows: Flows::new(memory),
         dealt,
         outage: Outage::new(spec.pace.retry_cap),
         metrics,

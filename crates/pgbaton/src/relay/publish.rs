@@ -56,34 +56,44 @@ pub(crate) enum LaneEnd {
     Refused(Error),
 }
 
+/// A lane's task that has ended.
+pub(crate) struct LaneEnded {
+    pub(crate) grant: Grant,
+    pub(crate) end: LaneEnd,
+    /// How the grant's lane is opened next: for the first time, as long as the sink has not opened it.
+    pub(crate) opening: Opening,
+}
+
 /// Runs one lane to its end.
-pub(crate) async fn run(start: LaneStart) -> LaneEnd {
+pub(crate) async fn run(mut start: LaneStart) -> LaneEnded {
     let deadline = Deadline::new(start.lease.clone(), start.stop.clone());
-    let (relay, grant) = (Arc::clone(&start.relay), start.grant.clone());
-    let end = match take_up(start, deadline).await {
+    let end = match take_up(&mut start, deadline).await {
         Ok(lane) => lane.publish().await,
         Err(end) => end,
     };
+    let LaneStart { relay, grant, opening, .. } = start;
     relay.flows.remove(&grant);
     relay.source.close(&grant);
     if !matches!(end, LaneEnd::Drained) {
-        let _ = relay.dealt.send(Note::Forget(grant));
+        let _ = relay.dealt.send(Note::Forget(grant.clone()));
     }
-    end
+    LaneEnded { grant, end, opening }
 }
 
 /// Opens the sink, settles, and gets the lane into the reader's hands.
-async fn take_up(mut start: LaneStart, deadline: Deadline) -> Result<LaneTask, LaneEnd> {
-    let mut opened = None;
-    while opened.is_none() {
-        opened = tokio::select! {
+async fn take_up(start: &mut LaneStart, deadline: Deadline) -> Result<LaneTask, LaneEnd> {
+    let (sink, holds) = loop {
+        let opened = tokio::select! {
             biased;
             () = deadline.over() => return Err(LaneEnd::Stopped),
             () = drained(&mut start.orders) => return Err(LaneEnd::Drained),
             opened = open_sink(&start.relay, &start.grant, start.opening) => opened?,
         };
-    }
-    let (sink, holds) = opened.ok_or(LaneEnd::Reopen)?;
+        if let Some(opened) = opened {
+            break opened;
+        }
+    };
+    start.opening = Opening::Again;
     faults::point("lane.fenced");
     let (relay, grant) = (&start.relay, &start.grant);
     let source = tokio::select! {
@@ -102,7 +112,16 @@ async fn take_up(mut start: LaneStart, deadline: Deadline) -> Result<LaneTask, L
     let (flow, batches) = Flow::new(grant.clone());
     relay.flows.add(Arc::clone(&flow));
     tracing::info!(%grant, batch, "lane opened");
-    Ok(LaneTask { relay: Arc::clone(relay), flow, batches, sink, holds, batch, deadline, orders: start.orders })
+    Ok(LaneTask {
+        relay: Arc::clone(relay),
+        flow,
+        batches,
+        sink: Some(sink),
+        holds,
+        batch,
+        deadline,
+        orders: start.orders.clone(),
+    })
 }
 
 /// What became of settling, for the log; gives the number of the lane's last batch.
@@ -162,7 +181,8 @@ struct LaneTask {
     relay: Arc<Relay>,
     flow: Arc<Flow>,
     batches: mpsc::UnboundedReceiver<Batch>,
-    sink: Box<dyn OpenLane>,
+    /// None while it is opened again: there are never two open lanes for one grant.
+    sink: Option<Box<dyn OpenLane>>,
     /// What the sink was last known to hold.
     holds: Option<Opaque>,
     /// The number of the last batch that was handed to it.
@@ -182,6 +202,8 @@ impl LaneTask {
             };
             // The reader's end is held by this task's own flow.
             let Some(batch) = batch else { return LaneEnd::Reopen };
+            self.flow.dequeued();
+            self.relay.flows.room.notify_one();
             if let Err(end) = self.deal_with(batch).await {
                 // A lane ordered to drain in the middle of a batch gives back what it has finished.
                 return if matches!(end, LaneEnd::Drained) { self.drain().await } else { end };
@@ -242,10 +264,11 @@ impl LaneTask {
             let part = Part::whole(&batch.messages, self.holds.as_ref(), &next);
             let part = if left.len() < batch.messages.len() { part.rest(&left) } else { part };
             faults::point("lane.before_append");
+            let Some(sink) = &mut self.sink else { return Err(LaneEnd::Reopen) };
             let answer = tokio::select! {
                 biased;
                 () = self.deadline.over() => return Err(LaneEnd::Stopped),
-                answer = self.sink.append(&part, &self.deadline) => answer,
+                answer = sink.append(&part, &self.deadline) => answer,
             };
             faults::point("lane.appended");
             match answer {
@@ -332,6 +355,7 @@ impl LaneTask {
 
     /// Opens the lane at the sink again. True if the sink holds this batch.
     async fn reopen(&mut self, next: &Opaque) -> Result<bool, LaneEnd> {
+        self.sink = None;
         loop {
             let (relay, grant) = (Arc::clone(&self.relay), self.flow.grant.clone());
             let opened = tokio::select! {
@@ -341,7 +365,7 @@ impl LaneTask {
                 opened = open_sink(&relay, &grant, Opening::Again) => opened?,
             };
             let Some((sink, holds)) = opened else { continue };
-            self.sink = sink;
+            self.sink = Some(sink);
             if holds.as_ref() == Some(next) {
                 return Ok(true);
             }

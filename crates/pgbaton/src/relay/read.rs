@@ -1,10 +1,10 @@
 //! Reads for the lanes that have room, and hands each what it is due.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Relay;
+use crate::plan;
 use crate::retry::Backoff;
 use crate::source::{Budget, Next, Read};
 
@@ -15,11 +15,16 @@ pub(crate) async fn run(relay: Arc<Relay>) {
     loop {
         let rooms = relay.flows.rooms(&relay.spec.limits);
         if !rooms.iter().any(|room| room.room) {
-            // Whoever makes room says so; the pause is for a word that came too early.
-            wait(&relay, relay.spec.pace.idle).await;
+            wait_for_room(&relay).await;
             continue;
         }
-        match relay.source.read(&rooms, &budget(&relay)).await {
+        let budget = budget(&relay);
+        let read = tokio::select! {
+            biased;
+            () = relay.flows.abandon.notified() => continue,
+            read = relay.source.read(&rooms, &budget) => read,
+        };
+        match read {
             Ok(Read { batches, next }) => {
                 backoff.reset();
                 let any = batches.iter().any(|batch| !batch.messages.is_empty());
@@ -32,7 +37,7 @@ pub(crate) async fn run(relay: Arc<Relay>) {
                 match next {
                     // Lets the lanes take what they were given.
                     Next::Now => tokio::task::yield_now().await,
-                    Next::WithRoom => wait(&relay, relay.spec.pace.busy).await,
+                    Next::WithRoom => wait_for_room(&relay).await,
                     Next::Later => {
                         wait(&relay, pause).await;
                         pause = (pause * 2).min(relay.spec.pace.idle).max(relay.spec.pace.busy);
@@ -49,18 +54,27 @@ pub(crate) async fn run(relay: Arc<Relay>) {
 
 fn budget(relay: &Relay) -> Budget {
     let limits = &relay.spec.limits;
-    let held = relay.flows.held.load(Ordering::Relaxed);
     let capabilities = &relay.capabilities;
     Budget {
-        bytes: limits.memory.saturating_sub(held).max(1),
+        bytes: limits.memory.saturating_sub(relay.flows.memory.held()).max(1),
         batch_messages: limits.batch_messages.min(capabilities.max_batch_messages.unwrap_or(usize::MAX)),
         batch_bytes: limits.batch_bytes.min(capabilities.max_batch_bytes.unwrap_or(usize::MAX)),
     }
 }
 
+/// Until there is news: another lane, or a word from the database.
 async fn wait(relay: &Relay, pause: Duration) {
     tokio::select! {
         () = relay.flows.wake.notified() => {}
         () = tokio::time::sleep(pause) => {}
+    }
+}
+
+/// Until a lane may have room. Whoever makes some says so; the pause is for lanes that wait for their neighbours.
+async fn wait_for_room(relay: &Relay) {
+    tokio::select! {
+        () = relay.flows.room.notified() => {}
+        () = relay.flows.memory.freed.notified() => {}
+        () = wait(relay, plan::PATIENCE) => {}
     }
 }

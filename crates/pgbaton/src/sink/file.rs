@@ -1,18 +1,15 @@
 //! JSON lines into a file or on standard output: at least once (T5).
 //!
-//! The file is opened for append and flushed to disk before a batch counts as delivered. It is not locked: a frozen owner
-//! would hold the lock and stop the take-over. So replicas that write one file repeat what was in flight at a kill, each
-//! message under its id. Standard output has no acknowledgement beyond the write.
+//! A batch is one write, flushed to disk before it counts as delivered. A file belongs to one replica: nothing locks it,
+//! since a frozen owner would hold the lock and stop the take-over. Standard output has no acknowledgement beyond the
+//! write.
 
-use std::collections::HashSet;
-use std::io::Write;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use tokio::fs::{File, OpenOptions};
-use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt, SeekFrom};
-use tokio::sync::Mutex;
 
 use super::{Capabilities, OpenError, OpenLane, Opening, Part, ProbeError, Sink, Tier, jsonline};
 use crate::clock::Deadline;
@@ -22,48 +19,98 @@ use crate::message::Message;
 use crate::outcome::{AppendError, Fault, Outcome};
 use crate::source::Opaque;
 
-/// Where the lines go.
-#[derive(Debug, Clone)]
-pub enum JsonLines {
-    /// Standard output of this process, one batch at a time.
-    Stdout(Arc<Mutex<()>>),
-    /// This file, made if it is not there.
-    File(PathBuf),
+/// Where the lines go. All lanes of a process share it.
+#[derive(Clone)]
+pub struct JsonLines(Arc<Out>);
+
+enum Out {
+    Stdout,
+    File {
+        path: PathBuf,
+        /// None until it is first used, and after a failure.
+        file: Mutex<Option<File>>,
+    },
 }
 
 impl JsonLines {
     /// Standard output.
     #[must_use]
     pub fn stdout() -> Self {
-        Self::Stdout(Arc::default())
+        Self(Arc::new(Out::Stdout))
     }
 
-    async fn open_file(path: &PathBuf) -> std::io::Result<File> {
-        let mut file = OpenOptions::new().create(true).read(true).append(true).open(path).await?;
-        end_torn_line(&mut file).await?;
-        Ok(file)
+    /// This file, made if it is not there. No other process may write it.
+    #[must_use]
+    pub fn file(path: PathBuf) -> Self {
+        Self(Arc::new(Out::File { path, file: Mutex::new(None) }))
     }
 }
 
-/// A process that died while it wrote may have left half a line: the next one must not be glued to it.
-async fn end_torn_line(file: &mut File) -> std::io::Result<()> {
-    if file.metadata().await?.len() == 0 {
-        return Ok(());
+impl Out {
+    /// Opens the file if it is not open.
+    fn open(&self) -> io::Result<()> {
+        if let Self::File { path, file } = self {
+            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            if file.is_none() {
+                *file = Some(open_file(path)?);
+            }
+        }
+        Ok(())
     }
-    file.seek(SeekFrom::End(-1)).await?;
-    if file.read_u8().await? != b'\n' {
-        file.write_all(b"\n").await?;
-        file.flush().await?;
+
+    /// Writes whole lines, or none: a failed write is taken back, a torn one is cut when the file is opened again.
+    fn write(&self, lines: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Stdout => {
+                let mut out = io::stdout().lock();
+                out.write_all(lines)?;
+                out.flush()
+            }
+            Self::File { path, file } => {
+                let mut slot = file.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut file = match slot.take() {
+                    Some(file) => file,
+                    None => open_file(path)?,
+                };
+                let before = file.metadata()?.len();
+                if let Err(error) = file.write_all(lines).and_then(|()| file.sync_data()) {
+                    file.set_len(before)?;
+                    return Err(error);
+                }
+                *slot = Some(file);
+                Ok(())
+            }
+        }
     }
-    Ok(())
+}
+
+fn open_file(path: &Path) -> io::Result<File> {
+    let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
+    cut_torn_line(&mut file)?;
+    Ok(file)
+}
+
+/// A process that died while it wrote may have left half a line. Its messages do not count as delivered.
+fn cut_torn_line(file: &mut File) -> io::Result<()> {
+    const STEP: u64 = 64 * 1024;
+    let mut end = file.metadata()?.len();
+    while end > 0 {
+        let start = end.saturating_sub(STEP);
+        let mut tail = Vec::new();
+        file.seek(SeekFrom::Start(start))?;
+        file.take(end - start).read_to_end(&mut tail)?;
+        if let Some(at) = tail.iter().rposition(|byte| *byte == b'\n') {
+            return file.set_len(start + u64::try_from(at).unwrap_or_default() + 1);
+        }
+        end = start;
+    }
+    file.set_len(0)
 }
 
 #[async_trait]
 impl Sink for JsonLines {
     async fn probe(&self) -> Result<Capabilities, ProbeError> {
-        if let Self::File(path) = self {
-            Self::open_file(path).await.map_err(|error| ProbeError::Unusable(failed(&error)))?;
-        }
+        blocking(&self.0, Out::open).await.map_err(|error| ProbeError::Unusable(failed(&error)))?;
         Ok(Capabilities {
             tier: Tier::T5,
             fences: false,
@@ -76,101 +123,50 @@ impl Sink for JsonLines {
     }
 
     async fn open(&self, _grant: &Grant, _opening: Opening) -> Result<Box<dyn OpenLane>, OpenError> {
-        let out = match self {
-            Self::Stdout(out) => Out::Stdout(Arc::clone(out)),
-            Self::File(path) => {
-                let file = Self::open_file(path).await.map_err(|error| OpenError::SinkDown(failed(&error)))?;
-                Out::File(Arc::new(file.into_std().await))
-            }
-        };
-        Ok(Box::new(OpenLines { out, lines: Vec::new() }))
+        blocking(&self.0, Out::open).await.map_err(|error| OpenError::SinkDown(failed(&error)))?;
+        Ok(Box::new(self.clone()))
     }
 }
 
-#[derive(Clone)]
-enum Out {
-    Stdout(Arc<Mutex<()>>),
-    File(Arc<std::fs::File>),
-}
-
-/// One lane's hold on the output.
-struct OpenLines {
-    out: Out,
-    /// Kept between batches for its room.
-    lines: Vec<u8>,
-}
-
 #[async_trait]
-impl OpenLane for OpenLines {
+impl OpenLane for JsonLines {
     async fn position(&mut self) -> Result<Option<Opaque>, Fault> {
         Ok(None)
     }
 
-    /// The lines of a batch go out in one write, so that those of several lanes and replicas do not mix. It is not torn
-    /// either when nobody waits for it any more: it then goes on alone.
     async fn append(&mut self, part: &Part<'_>, deadline: &Deadline) -> Result<Vec<Outcome>, AppendError> {
-        let mut lines = std::mem::take(&mut self.lines);
-        lines.clear();
-        let outcomes = write_lines(&mut lines, part);
-        let (out, deadline) = (self.out.clone(), deadline.clone());
-        // One batch at a time on standard output, waiting here rather than in a thread.
-        let turn = match &out {
-            Out::Stdout(turns) => Some(Arc::clone(turns).lock_owned().await),
-            Out::File(_) => None,
-        };
-        let write = move || {
-            let _turn = turn;
-            let checked = deadline.check();
+        let mut lines = Vec::new();
+        let mut outcomes = Vec::with_capacity(part.len());
+        for message in part.messages() {
+            outcomes.push(match jsonline::write(&mut lines, &message) {
+                Ok(()) => Outcome::Delivered,
+                Err(error) => Outcome::Rejected(Fault::new("file.not_json", &error.to_string())),
+            });
+        }
+        let deadline = deadline.clone();
+        // A dropped call leaves the write to end by itself: a whole batch, or nothing.
+        let written = blocking(&self.0, move |out| {
+            if deadline.check().is_err() {
+                return Ok(false);
+            }
             faults::point("sink.checked");
-            (checked.map(|_| out.write(&lines)), lines)
-        };
-        let (answer, lines) = tokio::task::spawn_blocking(write)
-            .await
-            .map_err(|error| AppendError::Ambiguous(Fault::new("file.failed", &error.to_string())))?;
-        self.lines = lines;
-        match answer {
-            Ok(Ok(())) => Ok(outcomes),
-            Ok(Err(error)) => Err(AppendError::Ambiguous(failed(&error))),
-            Err(_) => Err(AppendError::LeaseOver),
-        }
-    }
-}
-
-impl Out {
-    fn write(&self, lines: &[u8]) -> std::io::Result<()> {
-        match self {
-            Self::Stdout(_) => {
-                let mut out = std::io::stdout().lock();
-                out.write_all(lines)?;
-                out.flush()
-            }
-            Self::File(file) => {
-                file.as_ref().write_all(lines)?;
-                file.sync_data()
-            }
-        }
-    }
-}
-
-/// A message that is no JSON is left out, and so are those of its key behind it.
-fn write_lines(lines: &mut Vec<u8>, part: &Part<'_>) -> Vec<Outcome> {
-    let mut waiting = HashSet::new();
-    let mut outcomes = Vec::with_capacity(part.len());
-    for message in part.messages() {
-        if message.key.is_some_and(|key| waiting.contains(key)) {
-            let fault = Fault::new("file.waits", "an earlier message of its key was not written");
-            outcomes.push(Outcome::Retry { after: None, fault });
-            continue;
-        }
-        outcomes.push(match jsonline::write(lines, &message) {
-            Ok(()) => Outcome::Delivered,
-            Err(error) => {
-                waiting.extend(message.key);
-                Outcome::Rejected(Fault::new("file.not_json", &error.to_string()))
-            }
+            out.write(&lines).map(|()| true)
         });
+        match written.await {
+            Ok(true) => Ok(outcomes),
+            Ok(false) => Err(AppendError::LeaseOver),
+            Err(error) => Err(AppendError::Ambiguous(failed(&error))),
+        }
     }
-    outcomes
+}
+
+/// Runs blocking work on the output beside the tasks, so that a full pipe or a slow disk stops none of them.
+async fn blocking<T: Send + 'static>(
+    out: &Arc<Out>,
+    work: impl FnOnce(&Out) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let out = Arc::clone(out);
+    tokio::task::spawn_blocking(move || work(&out)).await.map_err(io::Error::other)?
 }
 
 /// One message as its line, with the line break.
@@ -183,6 +179,26 @@ pub fn json_line(message: &Message<'_>) -> Result<Vec<u8>, serde_json::Error> {
     Ok(line)
 }
 
-fn failed(error: &std::io::Error) -> Fault {
+fn failed(error: &io::Error) -> Fault {
     Fault::new("file.failed", &error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_torn_line_is_cut_when_the_file_is_opened() {
+        let path = std::env::temp_dir().join(format!("pgbaton-torn-{}", std::process::id()));
+        for (before, after) in [("a\nb\nhal", "a\nb\n"), ("a\n", "a\n"), ("hal", ""), ("", "")] {
+            std::fs::write(&path, before).unwrap();
+            drop(open_file(&path).unwrap());
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), after);
+        }
+        let long = format!("a\n{}", "x".repeat(200_000));
+        std::fs::write(&path, long).unwrap();
+        drop(open_file(&path).unwrap());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "a\n");
+        std::fs::remove_file(&path).unwrap();
+    }
 }

@@ -5,7 +5,7 @@
 //! dropped with the last lane.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, AtomicUsize};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use async_trait::async_trait;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use crate::connection::{Access, Database, Slot, incarnation};
+use crate::connection::{Access, Connection, Database, Parameter, Slot, incarnation};
 use crate::error::{Error, Kind};
 use crate::lane::{Grant, RelayName, ReplicaId};
 use crate::position::{Floors, Incarnation, Position, Snapshot, Target, Xid};
-use crate::source::{Acknowledged, Bookmark, Budget, Dealt, Opaque, Opened, Read, Room, Source};
+use crate::source::{Acknowledged, Bookmark, Budget, Dealt, Memory, Opaque, Opened, Read, Room, Source};
 use crate::sql;
 
 mod acknowledge;
@@ -37,11 +37,13 @@ pub struct NativeSource {
     replica: ReplicaId,
     /// Whether to send again what a sink has lost.
     resend: bool,
-    held: Arc<AtomicUsize>,
+    memory: Arc<Memory>,
     reader: tokio::sync::Mutex<Slot>,
     writer: tokio::sync::Mutex<Slot>,
     /// Counts acknowledgements, so that of two under one epoch the later one has the greater number.
     seq: AtomicI64,
+    /// Counts openings.
+    openings: AtomicU64,
     log: Mutex<Log>,
 }
 
@@ -60,6 +62,8 @@ struct Log {
 /// Where one lane stands.
 struct Place {
     grant: Grant,
+    /// Which opening of it this is: what was read for an earlier one is not for this one.
+    opening: u64,
     /// Everything up to here has been read: ahead of what is acknowledged.
     read_to: Position,
     /// Was read for in the present pass.
@@ -67,26 +71,21 @@ struct Place {
 }
 
 impl NativeSource {
-    /// The outbox in this database, for one relay of one replica. Bytes of batches count on `held` for as long as they
+    /// The outbox in this database, for one relay of one replica. Bytes of batches count on `memory` for as long as they
     /// live. With `resend`, a lane whose sink has lost batches goes back to what it still holds.
     #[must_use]
-    pub fn new(
-        relay: RelayName,
-        replica: ReplicaId,
-        database: &Database,
-        held: Arc<AtomicUsize>,
-        resend: bool,
-    ) -> Self {
+    pub fn new(relay: RelayName, replica: ReplicaId, database: &Database, memory: Arc<Memory>, resend: bool) -> Self {
         // A read holds no lock that others need, and a message of 100 MB takes its time.
         let reading = database.clone().with_patience(READING_PATIENCE.max(database.patience()));
         Self {
             relay,
             replica,
             resend,
-            held,
+            memory,
             reader: tokio::sync::Mutex::new(Slot::new(reading)),
             writer: tokio::sync::Mutex::new(Slot::new(database.clone())),
             seq: AtomicI64::new(0),
+            openings: AtomicU64::new(0),
             log: Mutex::new(Log::default()),
         }
     }
@@ -98,89 +97,66 @@ impl NativeSource {
     /// Compares an answer's incarnation with the one that everything in memory belongs to.
     fn same_incarnation(&self, found: &Incarnation) -> Result<(), Error> {
         self.log(|log| match &log.incarnation {
-            Some(known) if known != found => Err(Error::new(
-                Kind::OtherIncarnation(found.clone()),
-                format!("relay {}: the database was {known} and is {found} now", self.relay),
-            )),
+            Some(known) if known != found => Err(self.other_incarnation(known, found)),
             _ => Ok(()),
         })
     }
 
-    /// The newest position by the database, and the number of the last batch that was handed to the sink.
-    async fn newest(&self, grant: &Grant) -> Result<(i64, Position, Incarnation), Error> {
-        let [mut newest, mut ceiling] = self.look_for_newest(grant).await?;
-        if newest.is_empty() {
+    fn other_incarnation(&self, known: &Incarnation, found: &Incarnation) -> Error {
+        Error::new(
+            Kind::OtherIncarnation(found.clone()),
+            format!("relay {}: the database was {known} and is {found} now", self.relay),
+        )
+    }
+
+    /// The lane's newest position by the database, in the incarnation it was granted in.
+    async fn newest(&self, grant: &Grant, here: &Incarnation) -> Result<Newest, Error> {
+        let mut slot = self.writer.lock().await;
+        let connection = slot.take().await?;
+        let mut rows = self.look_for_newest(&connection, grant, here).await?;
+        if rows[0].is_empty() {
             // A look that began before the leaves took turns and read after it finds neither: the next one does.
-            [newest, ceiling] = self.look_for_newest(grant).await?;
+            rows = self.look_for_newest(&connection, grant, here).await?;
         }
+        slot.put(connection);
+        let [newest, ceiling, _] = rows;
         let Some(row) = newest.first() else {
             return Err(Error::refused(
                 format!("lane {} has no position", grant.lane),
                 "It was deleted by hand. `pgbaton rebase` registers the relay's lanes again",
             ));
         };
-        let number = number(&ceiling)?;
-        let position = self.checked_position(grant, row, number)?;
-        self.log(|log| log.last_number = log.last_number.max(Some(number)));
-        Ok((row.try_get("batch")?, position, incarnation(&newest)?))
+        let newest = Newest::read(row, number(&ceiling)?)?;
+        newest.check(grant, &newest.position)?;
+        Ok(newest)
     }
 
-    async fn look_for_newest(&self, grant: &Grant) -> Result<[Vec<Row>; 2], Error> {
+    async fn look_for_newest(
+        &self,
+        connection: &Connection,
+        grant: &Grant,
+        here: &Incarnation,
+    ) -> Result<[Vec<Row>; 3], Error> {
         let relay = grant.lane.relay.as_str();
-        let mut slot = self.writer.lock().await;
-        let result = slot
-            .get()
-            .await?
-            .pipeline(
-                Access::Look,
-                [(sql::NEWEST, &[(&relay, Type::TEXT), (&grant.lane.number, Type::INT4)]), (sql::CEILING, &[])],
-            )
-            .await;
-        slot.settle(result)
-    }
-
-    /// A stored position that this database can have written.
-    fn checked_position(&self, grant: &Grant, row: &Row, number: i64) -> Result<Position, Error> {
-        let target = match row.try_get::<_, Option<&str>>("target")? {
-            Some(text) => Some(Target { snapshot: snapshot(text)?, ceiling: row.try_get("ceiling")? }),
-            None => None,
-        };
-        let (floor, last): (i64, i64) = (row.try_get("floor")?, row.try_get("last")?);
-        let position = Position::new(snapshot(row.try_get("consumed")?)?, floor, target, last);
-        if floor > number || last > number {
-            return Err(Error::refused(
-                format!(
-                    "lane {}: its position names id {}, the outbox's last number is {number}",
-                    grant.lane,
-                    floor.max(last)
-                ),
-                REBASE,
-            ));
-        }
-        if !row.try_get::<_, bool>("within_cluster")? {
-            return Err(Error::refused(
-                format!("lane {}: its position names transactions that this cluster has not had yet", grant.lane),
-                REBASE,
-            ));
-        }
-        if let (Some(l), Some(x)) = (row.try_get::<_, Option<i64>>("l")?, row.try_get::<_, Option<&str>>("x")?) {
-            let x = x.parse().map_err(|error| Error::new(Kind::Internal, "a transaction id").because(error))?;
-            self.log(|log| log.floors.add(l, Xid(x)));
-        }
-        Ok(position)
+        let parameters: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&grant.lane.number, Type::INT4)];
+        let rows = connection
+            .pipeline(Access::Look, [(sql::NEWEST, &parameters), (sql::CEILING, &[]), (sql::INCARNATION, &[])])
+            .await?;
+        let found = incarnation(&rows[2])?;
+        if found == *here { Ok(rows) } else { Err(self.other_incarnation(here, &found)) }
     }
 
     /// Compares what the sink holds with the database's position, and says where the lane goes on.
     fn settle(
         &self,
         grant: &Grant,
-        ours: (i64, Position),
+        ours: Newest,
         here: &Incarnation,
         holds: Option<&Opaque>,
     ) -> Result<(Opened, Position), Error> {
-        let (batch, position) = ours;
+        let batch = ours.batch;
         let Some(holds) = holds else {
-            return Ok((Opened::Ours { batch }, position));
+            return Ok((Opened::Ours { batch }, ours.position));
         };
         let Some((held_batch, bookmark)) = holds.read() else {
             return Err(Error::refused(
@@ -190,14 +166,19 @@ impl NativeSource {
         };
         let there = &bookmark.incarnation;
         if there == here {
+            let theirs = place(&bookmark)?;
             return match held_batch.cmp(&batch) {
-                std::cmp::Ordering::Greater => Ok((Opened::Settled { batch: held_batch }, place(&bookmark)?)),
-                std::cmp::Ordering::Equal => Ok((Opened::Ours { batch }, position)),
+                std::cmp::Ordering::Equal => Ok((Opened::Ours { batch }, ours.position)),
+                std::cmp::Ordering::Greater => {
+                    ours.check(grant, &theirs)?;
+                    Ok((Opened::Settled { batch: held_batch }, theirs))
+                }
                 std::cmp::Ordering::Less if self.resend => {
-                    Ok((Opened::SinkLost { resend: true, batch, holds: held_batch }, place(&bookmark)?))
+                    ours.check(grant, &theirs)?;
+                    Ok((Opened::SinkLost { resend: true, batch, holds: held_batch }, theirs))
                 }
                 std::cmp::Ordering::Less => {
-                    Ok((Opened::SinkLost { resend: false, batch, holds: held_batch }, position))
+                    Ok((Opened::SinkLost { resend: false, batch, holds: held_batch }, ours.position))
                 }
             };
         }
@@ -210,7 +191,66 @@ impl NativeSource {
                 "Shut this server down or make it a standby, and point the DSN at the new primary",
             ));
         }
-        Ok((Opened::Announced { batch: batch.max(held_batch) }, position))
+        Ok((Opened::Announced { batch: batch.max(held_batch) }, ours.position))
+    }
+
+    /// Writes the sink's position as this lane's, before anything else is sent: the next owner must not start further on.
+    async fn record(&self, grant: &Grant, batch: i64, here: &Incarnation, position: &Position) -> Result<(), Error> {
+        let next = bookmark(here, position)?;
+        match self.write(&[Dealt { grant: grant.clone(), batch, next }]).await?.as_slice() {
+            [Acknowledged::Written(_)] => Ok(()),
+            _ => Err(Error::new(Kind::Database, format!("{grant} was lost while it was opened"))),
+        }
+    }
+}
+
+/// A lane's newest position, with what positions are checked against.
+struct Newest {
+    /// The number of the last batch that was handed to the sink.
+    batch: i64,
+    position: Position,
+    /// The last number the sequence has given out.
+    number: i64,
+    /// The next transaction id of the cluster.
+    next: Xid,
+    /// The pair that was stored with it.
+    pair: Option<(i64, Xid)>,
+}
+
+impl Newest {
+    fn read(row: &Row, number: i64) -> Result<Self, Error> {
+        let target = match row.try_get::<_, Option<&str>>("target")? {
+            Some(text) => Some(Target { snapshot: snapshot(text)?, ceiling: row.try_get("ceiling")? }),
+            None => None,
+        };
+        let position =
+            Position::new(snapshot(row.try_get("consumed")?)?, row.try_get("floor")?, target, row.try_get("last")?);
+        let x = row.try_get::<_, Option<&str>>("x")?.map(xid).transpose()?;
+        Ok(Self {
+            batch: row.try_get("batch")?,
+            position,
+            number,
+            next: xid(row.try_get("next")?)?,
+            pair: row.try_get::<_, Option<i64>>("l")?.zip(x),
+        })
+    }
+
+    /// Refuses a position that this database cannot have had.
+    fn check(&self, grant: &Grant, position: &Position) -> Result<(), Error> {
+        let id = position.floor().max(position.last());
+        if id > self.number {
+            return Err(Error::refused(
+                format!("lane {}: its position names id {id}, the outbox's last number is {}", grant.lane, self.number),
+                REBASE,
+            ));
+        }
+        if !position.is_within(self.next) {
+            return Err(Error::refused(
+                format!("lane {}: its position names transactions that this cluster has not had yet", grant.lane),
+                REBASE,
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -221,30 +261,30 @@ impl Source for NativeSource {
     }
 
     async fn open(&self, grant: &Grant, here: &Incarnation, sink_holds: Option<&Opaque>) -> Result<Opened, Error> {
-        let (batch, position, found) = self.newest(grant).await?;
-        if found != *here {
-            return Err(Error::new(
-                Kind::OtherIncarnation(found.clone()),
-                format!("{grant} was claimed in {here}, the database is {found} now"),
-            ));
+        self.same_incarnation(here)?;
+        let newest = self.newest(grant, here).await?;
+        let pair = newest.pair;
+        let (opened, read_to) = self.settle(grant, newest, here, sink_holds)?;
+        match opened {
+            Opened::Settled { batch } => self.record(grant, batch, here, &read_to).await?,
+            Opened::SinkLost { resend: true, holds, .. } => self.record(grant, holds, here, &read_to).await?,
+            _ => {}
         }
-        self.same_incarnation(&found)?;
-        let (opened, read_to) = self.settle(grant, (batch, position), here, sink_holds)?;
+        let opening = self.openings.fetch_add(1, Ordering::Relaxed);
         self.log(|log| {
-            log.incarnation = Some(found.clone());
-            log.places
-                .insert(grant.lane.number, Place { grant: grant.clone(), read_to: read_to.clone(), served: false });
-        });
-        if let Opened::Settled { batch } = opened {
-            // Recorded as delivered before anything else is sent: it was.
-            let next = bookmark(here, &read_to)?;
-            let written = self.write(&[Dealt { grant: grant.clone(), batch, next }]).await;
-            if !matches!(written.as_deref(), Ok([Acknowledged::Written(_)])) {
-                self.close(grant);
-                written?;
-                return Err(Error::new(Kind::Database, format!("{grant} was lost while it was opened")));
+            if log.incarnation.as_ref().is_some_and(|known| known != here) {
+                return Err(Error::new(
+                    Kind::Database,
+                    format!("{grant} was opened while others were in another incarnation"),
+                ));
             }
-        }
+            log.incarnation = Some(here.clone());
+            if let Some((l, x)) = pair {
+                log.floors.add(l, x);
+            }
+            log.places.insert(grant.lane.number, Place { grant: grant.clone(), opening, read_to, served: false });
+            Ok(())
+        })?;
         Ok(opened)
     }
 
@@ -267,6 +307,10 @@ impl Source for NativeSource {
             }
         });
     }
+}
+
+fn xid(text: &str) -> Result<Xid, Error> {
+    text.parse().map(Xid).map_err(|error| Error::new(Kind::Internal, "a transaction id").because(error))
 }
 
 fn snapshot(text: &str) -> Result<Snapshot, Error> {

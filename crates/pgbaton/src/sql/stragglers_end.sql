@@ -1,5 +1,6 @@
 -- The id at which $3 rows of straggling transactions end; no row if there are fewer. Same snapshot as `stragglers`.
--- Parameters: $1 after, $2 up to, $3 how many rows, $4 the transactions. Locks: none. Relies on: the index on (xid, id).
+-- Parameters: $1 after, $2 up to, $3 how many rows, $4 the transactions. Rows: one or none. Locks: none.
+-- Relies on: the index on (xid, id).
 select m.id
 from unnest($4::text[]::xid8[]) as x(xid) cross join lateral (
   select o.id from pgbaton.outbox o

@@ -1,13 +1,13 @@
--- One look at all replicas and at the lanes of some relays.
--- Parameters: $1 the relays this replica runs.
+-- One look at all replicas and all lanes. Lanes of other relays count as well: shares are even over all of them, and
+-- every replica must come to the same ones.
 -- Rows: the incarnation and the settled timeline in each; `kind` r = a replica, l = a lane, h = neither.
 -- Locks: none. Small tables: read whole.
 select pgbaton.incarnation() as incarnation, h.timeline as settled, f.*
 from pgbaton.home h cross join (
-  select 'h' as kind, null::uuid as replica, null::bigint as beat, null::text[] as relays,
+  select 'h' as kind, null::uuid as replica, null::bigint as beat, null::bigint as ttl_ms, null::text[] as relays,
          null::text as relay, null::integer as lane, null::integer as lanes, null::bigint as epoch
   union all
-  select 'r', id, beat, relays, null, null, null, null from pgbaton.replica
+  select 'r', id, beat, ttl_ms, relays, null, null, null, null from pgbaton.replica
   union all
-  select 'l', owner, null, null, relay, lane, lanes, epoch from pgbaton.lane where relay = any($1::text[])
+  select 'l', owner, null, null, null, relay, lane, lanes, epoch from pgbaton.lane
 ) f

@@ -1,5 +1,7 @@
 //! The statements of `claim`: each one verb, each one short transaction.
 
+use std::time::Duration;
+
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
@@ -18,6 +20,8 @@ pub(super) struct Seen {
     pub(super) here: Incarnation,
     /// The newest timeline that somebody has lived with for a whole ttl.
     pub(super) settled: i32,
+    /// The longest ttl of any replica: while it is being changed they differ.
+    pub(super) ttl: Duration,
     pub(super) beats: Vec<(ReplicaId, Beat)>,
     pub(super) holdings: Holdings,
 }
@@ -45,11 +49,13 @@ pub(super) async fn join(
 ) -> Result<(Incarnation, Lease), Error> {
     let relays: Vec<&str> = spec.relays.iter().map(|relay| relay.name.as_str()).collect();
     let sent = clock::now();
-    let parameters: [Parameter<'_>; 4] = [
+    let ttl = i64::try_from(spec.ttl.as_millis()).unwrap_or(i64::MAX);
+    let parameters: [Parameter<'_>; 5] = [
         (&id.0, Type::UUID),
         (&spec.name, Type::TEXT),
         (&env!("CARGO_PKG_VERSION"), Type::TEXT),
         (&relays, Type::TEXT_ARRAY),
+        (&ttl, Type::INT8),
     ];
     let [rows] = connection.pipeline(Access::Write, [(sql::JOIN, &parameters)]).await?;
     Ok((incarnation(&rows)?, Lease::begin(spec.ttl, sent)))
@@ -62,16 +68,23 @@ pub(super) async fn renew(connection: &Connection, id: ReplicaId) -> Result<(Inc
     Ok((incarnation(&rows)?, beat.map(Beat)))
 }
 
-pub(super) async fn watch(connection: &Connection, relays: &[RelayName]) -> Result<Seen, Error> {
-    let names: Vec<&str> = relays.iter().map(RelayName::as_str).collect();
-    let [rows] = connection.pipeline(Access::Look, [(sql::WATCH, &[(&names, Type::TEXT_ARRAY)])]).await?;
+pub(super) async fn watch(connection: &Connection) -> Result<Seen, Error> {
+    let [rows] = connection.pipeline(Access::Look, [(sql::WATCH, &[])]).await?;
     let settled = rows.first().map(|row| row.try_get("settled")).transpose()?;
     let settled = settled.ok_or_else(|| Error::new(Kind::Schema, "pgbaton.home is empty"))?;
-    let mut seen = Seen { here: incarnation(&rows)?, settled, beats: Vec::new(), holdings: Holdings::default() };
+    let mut seen = Seen {
+        here: incarnation(&rows)?,
+        settled,
+        ttl: Duration::ZERO,
+        beats: Vec::new(),
+        holdings: Holdings::default(),
+    };
     for row in &rows {
         match row.try_get::<_, &str>("kind")? {
             "r" => {
                 let replica = replica(row)?;
+                let ttl = u64::try_from(row.try_get::<_, i64>("ttl_ms")?).unwrap_or_default();
+                seen.ttl = seen.ttl.max(Duration::from_millis(ttl));
                 seen.beats.push((replica.id, Beat(row.try_get("beat")?)));
                 seen.holdings.replicas.push(replica);
             }

@@ -8,8 +8,9 @@ use tokio::sync::{Notify, watch};
 use super::look;
 use crate::clock::{self, SharedLease};
 use crate::connection::{Database, Slot};
+use crate::error::Error;
 use crate::lane::ReplicaId;
-use crate::lease::LeaseStep;
+use crate::lease::{Beat, LeaseStep};
 use crate::position::Incarnation;
 
 /// A renewal that failed is tried again after this.
@@ -30,11 +31,7 @@ pub(super) async fn run(
             LeaseStep::Wait(until) => tokio::time::sleep(until.since(clock::now())).await,
             LeaseStep::Renew => {
                 let sent = clock::now();
-                let result = match slot.get().await {
-                    Ok(connection) => look::renew(connection, id).await,
-                    Err(error) => Err(error),
-                };
-                match slot.settle(result) {
+                match renew_once(&mut slot, id).await {
                     // In another incarnation it counts from when everything was read again.
                     Ok((found, Some(_))) if found == *here.borrow() => lease.renewed(sent),
                     Ok((_, Some(_))) => {
@@ -56,4 +53,11 @@ pub(super) async fn run(
             return;
         }
     }
+}
+
+async fn renew_once(slot: &mut Slot, id: ReplicaId) -> Result<(Incarnation, Option<Beat>), Error> {
+    let connection = slot.take().await?;
+    let answer = look::renew(&connection, id).await?;
+    slot.put(connection);
+    Ok(answer)
 }

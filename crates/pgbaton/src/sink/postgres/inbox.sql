@@ -24,5 +24,5 @@ create table {schema}.{table}_fence (
 );
 -- For the sink's role:
 --   grant usage on schema {schema} to …;
---   grant insert, select (message_id) on {schema}.{table} to …;
+--   grant insert, select (relay, message_id) on {schema}.{table} to …;
 --   grant insert, select, update on {schema}.{table}_fence to …;

@@ -55,10 +55,10 @@ impl NativeSource {
         // Read from the sequence before this transaction takes its id: that order is what makes the pair a floor.
         let last_number = self.log(|log| log.last_number.filter(|_| log.incarnation.as_ref() == Some(&here)));
         let mut slot = self.writer.lock().await;
-        let connection = slot.get().await?;
-        let result = self.insert(connection, &here, &columns, last_number).await;
-        let rows = slot.settle(result)?;
+        let connection = slot.take().await?;
+        let rows = self.insert(&connection, &here, &columns, last_number).await?;
         self.confirmed(&here, &rows, last_number)?;
+        slot.put(connection);
         Ok(done.iter().map(|dealt| outcome(dealt, &rows)).collect())
     }
 

@@ -21,8 +21,9 @@ const FACTS: [(&str, &str); 4] = [
 impl NativeSource {
     pub(super) async fn check_outbox(&self) -> Result<(), Error> {
         let mut slot = self.writer.lock().await;
-        let result = slot.get().await?.pipeline(Access::Look, [(sql::OUTBOX_FACTS, &[])]).await;
-        let [rows] = slot.settle(result)?;
+        let connection = slot.take().await?;
+        let [rows] = connection.pipeline(Access::Look, [(sql::OUTBOX_FACTS, &[])]).await?;
+        slot.put(connection);
         let row = rows.first().ok_or_else(|| Error::new(Kind::Schema, "pgbaton.home is empty"))?;
         check_server(row)?;
         for (fact, wrong) in FACTS {

@@ -77,8 +77,11 @@ impl Found {
 /// What all statements of one step have in common.
 struct Step<'a> {
     lanes: &'a [i32],
-    /// Where the lanes stood when the step was decided.
+    /// Where the lanes stood when the step was decided, and in which opening each did.
     place: Position,
+    openings: BTreeMap<i32, u64>,
+    /// The incarnation that the place belongs to.
+    here: Incarnation,
     /// How many lanes the relay has.
     of: i32,
     /// How many rows are examined.
@@ -128,14 +131,14 @@ impl NativeSource {
     async fn take(&self, step: &ReadStep, budget: &Budget, batches: &mut Vec<Batch>) -> Result<bool, Error> {
         match step {
             ReadStep::Adopt { lane, target } => {
-                self.aim_at(&[*lane], target);
+                self.log(|log| log.aim_at(&[*lane], target));
                 Ok(true)
             }
             ReadStep::Aim { lanes } => {
                 let target = self.sight(lanes).await?;
                 self.served(lanes);
-                let Some(target) = target else { return Ok(false) };
-                self.aim_at(lanes, &target);
+                let Some((here, target)) = target else { return Ok(false) };
+                self.take_target(&here, lanes, &target);
                 Ok(true)
             }
             ReadStep::Stragglers { lanes, xids, after, upto } => {
@@ -157,50 +160,76 @@ impl NativeSource {
         self.log(|log| {
             let place = lanes.iter().find_map(|lane| log.places.get(lane))?;
             let limit = i64::try_from(log.window.0).unwrap_or(i64::MAX);
-            Some(Step { lanes, place: place.read_to.clone(), of: place.grant.lane.of, limit, after, upto, budget })
+            let openings = lanes.iter().filter_map(|lane| Some((*lane, log.places.get(lane)?.opening))).collect();
+            Some(Step {
+                lanes,
+                place: place.read_to.clone(),
+                openings,
+                here: log.incarnation.clone()?,
+                of: place.grant.lane.of,
+                limit,
+                after,
+                upto,
+                budget,
+            })
         })
     }
 
     /// Looks for a new target for lanes at rest. `None` if nothing has happened since the last one.
-    async fn sight(&self, lanes: &[i32]) -> Result<Option<Target>, Error> {
+    async fn sight(&self, lanes: &[i32]) -> Result<Option<(Incarnation, Target)>, Error> {
         let mut slot = self.reader.lock().await;
-        let connection = slot.get().await?;
-        let result = self.sight_on(connection, lanes).await;
-        slot.settle(result)
+        let connection = slot.take().await?;
+        let sighted = self.sight_on(&connection, lanes).await?;
+        slot.put(connection);
+        Ok(sighted)
     }
 
-    async fn sight_on(&self, connection: &Connection, lanes: &[i32]) -> Result<Option<Target>, Error> {
+    async fn sight_on(&self, connection: &Connection, lanes: &[i32]) -> Result<Option<(Incarnation, Target)>, Error> {
         let [rows] = connection.pipeline(Access::Look, [(sql::TARGET, &[])]).await?;
-        self.same_incarnation(&incarnation(&rows)?)?;
+        let here = incarnation(&rows)?;
+        self.same_incarnation(&here)?;
         let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "no snapshot"))?;
         if !row.try_get::<_, bool>("alone")? {
             return Err(Error::new(Kind::Internal, "a target was taken in a transaction that has an id"));
         }
         let seen = snapshot(row.try_get("snapshot")?)?;
-        let news = self.log(|log| {
-            lanes.iter().filter_map(|lane| log.places.get(lane)).any(|place| seen.newer_than(place.read_to.consumed()))
+        let (news, before) = self.log(|log| {
+            let places = || lanes.iter().filter_map(|lane| log.places.get(lane)).map(|place| &place.read_to);
+            let floors = places().map(Position::floor);
+            let before = floors.chain(log.last_number).max().unwrap_or_default();
+            (places().any(|place| seen.newer_than(place.consumed())), before)
         });
         if !news {
             return Ok(None);
         }
         // Statements after the one that took T: what T sees has no id above this.
         let [ceiling, written] = connection.pipeline(Access::Look, [(sql::CEILING, &[]), (sql::WRITTEN, &[])]).await?;
-        self.same_incarnation(&incarnation(&ceiling)?)?;
+        self.still(&here, &ceiling)?;
         let written: String = written.first().map(|row| row.try_get("written")).transpose()?.unwrap_or_default();
         let ceiling = number(&ceiling)?;
-        self.check_number(ceiling)?;
-        self.await_flush(connection, &written).await?;
-        self.log(|log| log.last_number = Some(ceiling));
-        Ok(Some(Target { snapshot: seen, ceiling }))
+        self.await_flush(connection, &here, &written).await?;
+        if ceiling < before {
+            return Err(Error::refused(
+                format!("relay {}: the outbox's last number is {ceiling} and was {before} before", self.relay),
+                super::REBASE,
+            ));
+        }
+        Ok(Some((here, Target { snapshot: seen, ceiling })))
+    }
+
+    /// What belongs together comes from one incarnation, whatever the log in memory has become meanwhile.
+    fn still(&self, here: &Incarnation, rows: &[Row]) -> Result<(), Error> {
+        let found = incarnation(rows)?;
+        if found == *here { Ok(()) } else { Err(self.other_incarnation(here, &found)) }
     }
 
     /// Visible is not yet durable: a commit that did not wait for the disk, and the sequence's last number, are given
     /// out again after a crash. A target is used only once the log is on disk beyond both.
-    async fn await_flush(&self, connection: &Connection, written: &str) -> Result<(), Error> {
+    async fn await_flush(&self, connection: &Connection, here: &Incarnation, written: &str) -> Result<(), Error> {
         loop {
             for _ in 0..FLUSH_LOOKS {
                 let [rows] = connection.pipeline(Access::Look, [(sql::FLUSHED, &[(&written, Type::TEXT)])]).await?;
-                self.same_incarnation(&incarnation(&rows)?)?;
+                self.still(here, &rows)?;
                 if rows.first().map(|row| row.try_get("flushed")).transpose()? == Some(true) {
                     return Ok(());
                 }
@@ -210,19 +239,14 @@ impl NativeSource {
         }
     }
 
-    /// Numbers only grow. One below an earlier one, or below what a lane has dealt with, was set back.
-    fn check_number(&self, ceiling: i64) -> Result<(), Error> {
-        let before = self.log(|log| {
-            let floors = log.places.values().map(|place| place.read_to.floor());
-            floors.chain(log.last_number).max().unwrap_or_default()
+    /// Has lanes take up a target, unless everything in memory belongs to another incarnation by now.
+    fn take_target(&self, here: &Incarnation, lanes: &[i32], target: &Target) {
+        self.log(|log| {
+            if log.incarnation.as_ref() == Some(here) {
+                log.last_number = log.last_number.max(Some(target.ceiling));
+                log.aim_at(lanes, target);
+            }
         });
-        if ceiling < before {
-            return Err(Error::refused(
-                format!("relay {}: the outbox's last number is {ceiling} and was {before} before", self.relay),
-                super::REBASE,
-            ));
-        }
-        Ok(())
     }
 
     async fn window(&self, step: &Step<'_>, batches: &mut Vec<Batch>) -> Result<(), Error> {
@@ -269,79 +293,113 @@ impl NativeSource {
         let mut found: BTreeMap<i32, Found> = step.lanes.iter().map(|lane| (*lane, Found::default())).collect();
         let (mut count, mut bytes) = (0, 0);
         let mut slot = self.reader.lock().await;
-        let connection = slot.get().await?;
-        let result = connection
+        let connection = slot.take().await?;
+        let (small, end) = connection
             .stream((sql::INCARNATION, &[]), end, rows, |row| {
                 count += 1;
-                bytes += place_row(row, &mut found, step.budget)?;
+                bytes += place_row(row, &mut found, step.budget, bytes)?;
                 Ok(())
             })
-            .await;
-        let (small, end) = slot.settle(result)?;
-        let here = incarnation(&small)?;
-        self.same_incarnation(&here)?;
+            .await?;
+        self.still(&step.here, &small)?;
         let end: Option<i64> = end.and_then(|rows| rows.first().map(|row| row.try_get(0))).transpose()?;
-        self.log(|log| log.window.follow(count, bytes, step.budget.bytes));
+        // Everything is fetched before any lane moves: what fails now moves none.
         let mut left = step.budget.bytes.saturating_sub(bytes);
-        let before = batches.len();
+        let mut fetched = Vec::new();
         for (lane, found) in found {
-            let connection = slot.get().await?;
-            let fetched = fetch_large(connection, found, step.of, &mut left, batches.len() == before).await;
-            let (parts, cut) = slot.settle(fetched)?;
-            let stands = cut.map_or(Stands::At(end.unwrap_or(step.upto)), Stands::Before);
-            batches.extend(self.emit(&here, (lane, &step.place), parts, stands)?);
+            let nothing_yet = count == 0 && fetched.iter().all(Fetched::is_empty);
+            let fetch = self.fetch_large(&connection, step, found, &mut left, nothing_yet).await?;
+            fetched.push(Fetched { lane, ..fetch });
+        }
+        slot.put(connection);
+        self.log(|log| log.window.follow(count, bytes, step.budget.bytes));
+        for fetched in fetched {
+            batches.extend(self.emit(step, fetched, end.unwrap_or(step.upto))?);
         }
         self.served(step.lanes);
         Ok(())
     }
 
-    /// Turns what was found for a lane into batches, and moves the lane on to where it stands now. A lane that does not
-    /// stand where it did was closed meanwhile, and perhaps opened again: it gets nothing and stays.
-    fn emit(
-        &self,
-        here: &Incarnation,
-        (lane, stood): (i32, &Position),
-        parts: Vec<(Messages, i64)>,
-        stands: Stands,
-    ) -> Result<Vec<Batch>, Error> {
+    /// Turns what was found for a lane into batches, and moves the lane on to where it stands now. A lane that was closed
+    /// meanwhile, and perhaps opened again, gets nothing and stays where it is.
+    fn emit(&self, step: &Step<'_>, fetched: Fetched, end: i64) -> Result<Vec<Batch>, Error> {
+        let stood = &step.place;
         let Some((grant, to)) = self.log(|log| {
-            let place = log.places.get_mut(&lane).filter(|place| place.read_to == *stood)?;
-            place.read_to = match stands {
-                Stands::At(id) => stood.clone().advance(id).finish(&log.floors),
-                Stands::Before(id) => stood.clone().advance(id - 1),
+            let opening = step.openings.get(&fetched.lane);
+            let same = |place: &&mut super::Place| Some(&place.opening) == opening && place.read_to == *stood;
+            let place = log.places.get_mut(&fetched.lane).filter(same)?;
+            place.read_to = match fetched.cut {
+                // All before the message that did not fit has been read.
+                Some(id) => stood.clone().advance(id - 1),
+                None => stood.clone().advance(end).finish(&log.floors),
             };
             Some((place.grant.clone(), place.read_to.clone()))
         }) else {
             return Ok(Vec::new());
         };
         let batch = |messages: Messages, place: &Position| {
-            let held = HeldBytes::new(&self.held, messages.bytes());
-            Ok(Batch { grant: grant.clone(), messages, next: bookmark(here, place)?, held })
+            let held = HeldBytes::new(&self.memory, messages.bytes());
+            Ok(Batch { grant: grant.clone(), messages, next: bookmark(&step.here, place)?, held })
         };
-        let count = parts.len();
+        let count = fetched.parts.len();
         if count == 0 && *stood != to {
             return Ok(vec![batch(Messages::default(), &to)?]);
         }
-        let places = (1..=count).map(|nth| nth == count);
-        parts
+        let last = (1..=count).map(|nth| nth == count);
+        fetched
+            .parts
             .into_iter()
-            .zip(places)
+            .zip(last)
             .map(
-                |((messages, last), is_last)| {
-                    if is_last { batch(messages, &to) } else { batch(messages, &stood.clone().advance(last)) }
+                |((messages, id), is_last)| {
+                    if is_last { batch(messages, &to) } else { batch(messages, &stood.clone().advance(id)) }
                 },
             )
             .collect()
     }
 
-    fn aim_at(&self, lanes: &[i32], target: &Target) {
-        self.log(|log| {
-            for lane in lanes {
-                if let Some(place) = log.places.get_mut(lane) {
-                    place.read_to = place.read_to.clone().aim(target);
+    /// Fetches the large messages of a lane one by one, as far as they fit. One that fits into nothing goes alone.
+    async fn fetch_large(
+        &self,
+        connection: &Connection,
+        step: &Step<'_>,
+        found: Found,
+        left: &mut usize,
+        nothing_yet: bool,
+    ) -> Result<Fetched, Error> {
+        let mut fetched = Fetched::default();
+        for part in found.0 {
+            match part {
+                FoundPart::Batch { messages, last } => fetched.parts.push((messages, last)),
+                FoundPart::Large { id, bytes } => {
+                    if *left == 0 && !(nothing_yet && fetched.is_empty()) {
+                        fetched.cut = Some(id);
+                        break;
+                    }
+                    *left = left.saturating_sub(bytes);
+                    fetched.parts.push((self.fetch_one(connection, step, id).await?, id));
                 }
             }
-        });
+        }
+        Ok(fetched)
+    }
+
+    async fn fetch_one(&self, connection: &Connection, step: &Step<'_>, id: i64) -> Result<Messages, Error> {
+        let mut messages = Messages::default();
+        let parameters: [Parameter<'_>; 2] = [(&id, Type::INT8), (&step.of, Type::INT4)];
+        let (small, _) = connection
+            .stream((sql::INCARNATION, &[]), None, (sql::MESSAGE, &parameters), |row| {
+                with_message(row, |message| messages.push(message))
+            })
+            .await?;
+        self.still(&step.here, &small)?;
+        if messages.is_empty() {
+            return Err(Error::refused(
+                format!("message {id} of the outbox vanished before it was delivered"),
+                "Somebody deleted or truncated it by hand. `pgbaton rebase` goes on without it",
+            ));
+        }
+        Ok(messages)
     }
 
     fn served(&self, lanes: &[i32]) {
@@ -355,13 +413,30 @@ impl NativeSource {
     }
 }
 
-/// Where a lane stands after a step.
-#[derive(Clone, Copy)]
-enum Stands {
-    /// Everything up to this id has been read.
-    At(i64),
-    /// Everything before this id: the message itself did not fit into memory yet.
-    Before(i64),
+/// What a step brought for one lane, with the large messages in it.
+#[derive(Default)]
+struct Fetched {
+    lane: i32,
+    /// Batches in order, each with the id of its last message.
+    parts: Vec<(Messages, i64)>,
+    /// The first message that did not fit into memory yet.
+    cut: Option<i64>,
+}
+
+impl Fetched {
+    fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+}
+
+impl super::Log {
+    fn aim_at(&mut self, lanes: &[i32], target: &Target) {
+        for lane in lanes {
+            if let Some(place) = self.places.get_mut(lane) {
+                place.read_to = place.read_to.clone().aim(target);
+            }
+        }
+    }
 }
 
 fn views(log: &super::Log, rooms: &[Room]) -> Vec<LaneView> {
@@ -385,57 +460,15 @@ fn wanted(lanes: &[i32], of: i32) -> Vec<i32> {
     if usize::try_from(of) == Ok(lanes.len()) { Vec::new() } else { lanes.to_vec() }
 }
 
-/// Fetches the large messages of a lane one by one, as far as they fit. Gives back the batches in order with the id of
-/// the last message of each, and the first id that did not fit.
-async fn fetch_large(
-    connection: &Connection,
-    found: Found,
-    of: i32,
-    left: &mut usize,
-    first_lane: bool,
-) -> Result<(Vec<(Messages, i64)>, Option<i64>), Error> {
-    let mut parts = Vec::new();
-    for part in found.0 {
-        match part {
-            FoundPart::Batch { messages, last } => parts.push((messages, last)),
-            FoundPart::Large { id, bytes } => {
-                // One that fits into nothing goes alone.
-                if *left == 0 && !(first_lane && parts.is_empty()) {
-                    return Ok((parts, Some(id)));
-                }
-                *left = left.saturating_sub(bytes);
-                parts.push((fetch_one(connection, id, of).await?, id));
-            }
-        }
-    }
-    Ok((parts, None))
-}
-
-async fn fetch_one(connection: &Connection, id: i64, of: i32) -> Result<Messages, Error> {
-    let mut messages = Messages::default();
-    let parameters: [Parameter<'_>; 2] = [(&id, Type::INT8), (&of, Type::INT4)];
-    connection
-        .stream((sql::INCARNATION, &[]), None, (sql::MESSAGE, &parameters), |row| {
-            with_message(row, |message| messages.push(message))
-        })
-        .await?;
-    if messages.is_empty() {
-        return Err(Error::refused(
-            format!("message {id} of the outbox vanished before it was delivered"),
-            "Somebody deleted or truncated it by hand. `pgbaton rebase` goes on without it",
-        ));
-    }
-    Ok(messages)
-}
-
-/// Puts a row where it belongs. Gives back the bytes it holds.
-fn place_row(row: &Row, found: &mut BTreeMap<i32, Found>, budget: &Budget) -> Result<usize, Error> {
+/// Puts a row where it belongs, or notes that it is to be fetched later: when it is large, or when this step has brought
+/// as much as fits. Gives back the bytes it holds.
+fn place_row(row: &Row, found: &mut BTreeMap<i32, Found>, budget: &Budget, so_far: usize) -> Result<usize, Error> {
     let (id, lane, size): (i64, i32, i32) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
     let bytes = usize::try_from(size).unwrap_or_default();
     let found = found.get_mut(&lane).ok_or_else(|| {
         Error::new(Kind::Internal, format!("message {id} is of lane {lane}, which was not asked for"))
     })?;
-    if size > INLINE_BYTES {
+    if size > INLINE_BYTES || so_far > budget.bytes {
         found.0.push(FoundPart::Large { id, bytes });
         return Ok(0);
     }
