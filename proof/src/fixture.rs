@@ -221,8 +221,7 @@ impl Fixture {
     /// Runs a command of `pgbaton` to its end, and returns what it wrote.
     pub async fn pgbaton(&self, arguments: &[&str]) -> Result<Output, Error> {
         let mut command = self.command()?;
-        command.args(arguments).stdin(Stdio::null());
-        finish(command).await
+        finish(command.args(arguments)).await
     }
 
     /// The executable, without arguments, in this folder, and without this process's own settings for it.
@@ -241,8 +240,10 @@ impl Drop for Fixture {
 }
 
 /// Runs a command to its end without holding up other tasks.
-pub async fn finish(mut command: Command) -> Result<Output, Error> {
-    tokio::task::spawn_blocking(move || command.output())
+pub async fn finish(command: &mut Command) -> Result<Output, Error> {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.map_err(|cause| Error::because("starting a command", &cause))?;
+    tokio::task::spawn_blocking(move || child.wait_with_output())
         .await
         .map_err(|cause| Error::because("waiting for a command", &cause))?
         .map_err(|cause| Error::because("running a command", &cause))
@@ -272,7 +273,7 @@ pub async fn connect(dsn: &str) -> Result<Client, Error> {
 }
 
 /// What of the grants comes before the migration; afterwards all of it is run.
-fn before_migrating(grants: &str) -> &str {
+pub fn before_migrating(grants: &str) -> &str {
     grants.split("\n-- 2.").next().unwrap_or(grants)
 }
 
@@ -323,4 +324,21 @@ async fn execute(client: &Client, sql: &str) -> Result<(), Error> {
 /// A quoted text of a configuration.
 pub fn toml_text(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// Makes of each `async fn name(major: u32)` two tests, `name::on_15` and `name::on_18`.
+#[macro_export]
+macro_rules! on_each_version {
+    ($($name:ident),+ $(,)?) => { $(
+        mod $name {
+            #[tokio::test]
+            async fn on_15() {
+                super::$name(15).await;
+            }
+            #[tokio::test]
+            async fn on_18() {
+                super::$name(18).await;
+            }
+        }
+    )+ };
 }

@@ -3,11 +3,18 @@
 //!
 //! * [`servers`]: throwaway PostgreSQL clusters.
 //! * [`fixture`]: a migrated database for each test, with its roles and the real executable.
+//! * [`writers`]: concurrent writers whose commit order is known, and the verdict on what arrived.
+//! * [`classic`]: the home-made relay that pgbaton replaces.
+//! * [`demo`]: all of it together, with things going wrong.
 //! * [`process`]: the relay's executable as a child that a test pauses, kills and reads the log of.
 
+pub mod bench;
+pub mod classic;
+pub mod demo;
 mod error;
 pub mod fixture;
 pub mod process;
 pub mod servers;
+pub mod writers;
 
 pub use error::Error;

@@ -78,7 +78,7 @@ impl Replica {
                     let pause = backoff.next(rand::random());
                     tracing::warn!(%error, ?pause, "the database cannot be used; trying again after the pause");
                     tokio::select! {
-                        _ = stop.wait_for(|stop| *stop) => break,
+                        () = stopped(stop) => break,
                         () = tokio::time::sleep(pause) => {}
                     }
                 }
@@ -99,7 +99,7 @@ impl Replica {
             let found = loop {
                 let probed = tokio::select! {
                     biased;
-                    _ = stop.wait_for(|stop| *stop) => return Ok(None),
+                    () = stopped(stop) => return Ok(None),
                     probed = relay.sink.probe() => probed,
                 };
                 match probed {
@@ -112,7 +112,7 @@ impl Replica {
                         let pause = backoff.next(rand::random());
                         tracing::warn!(relay = %relay.name, %error, ?pause, "trying again after the pause");
                         tokio::select! {
-                            _ = stop.wait_for(|stop| *stop) => return Ok(None),
+                            () = stopped(stop) => return Ok(None),
                             () = tokio::time::sleep(pause) => {}
                         }
                     }
@@ -123,4 +123,10 @@ impl Replica {
         }
         Ok(Some(capabilities))
     }
+}
+
+/// Returns when the replica is to stop. Cancel-safe. Keeps no guard of the channel, which would hold up its sender.
+pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // An error means that nobody is left who could say so.
+    let _ = stop.wait_for(|stop| *stop).await;
 }

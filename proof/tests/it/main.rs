@@ -3,6 +3,30 @@
 // The whole binary is a test, but clippy takes its helpers for tests, which may unwrap, only below
 // `cfg(test)` (see clippy.toml).
 #[cfg(test)]
+mod boundaries;
+#[cfg(test)]
+mod cli;
+#[cfg(test)]
+mod conformance;
+#[cfg(test)]
+mod gate;
+#[cfg(test)]
+mod hand;
+#[cfg(test)]
+mod plans;
+#[cfg(test)]
 mod process;
 #[cfg(test)]
+mod recorder;
+#[cfg(test)]
+mod replicas;
+#[cfg(test)]
+mod roles;
+#[cfg(test)]
+mod rows;
+#[cfg(test)]
+mod schema;
+#[cfg(test)]
 mod servers;
+#[cfg(test)]
+mod statements;

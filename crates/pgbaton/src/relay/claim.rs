@@ -144,7 +144,7 @@ impl Identity {
         loop {
             let mut look = true;
             tokio::select! {
-                _ = stop.wait_for(|stop| *stop), if !self.leaving => {
+                () = stopped(stop), if !self.leaving => {
                     self.leave().await;
                     patience = Some(clock::now().after(self.spec.drain));
                 }

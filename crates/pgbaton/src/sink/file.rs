@@ -4,6 +4,7 @@
 //! since a frozen owner would hold the lock and stop the take-over. Standard output has no acknowledgement beyond the
 //! write.
 
+use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -135,14 +136,7 @@ impl OpenLane for JsonLines {
     }
 
     async fn append(&mut self, part: &Part<'_>, deadline: &Deadline) -> Result<Vec<Outcome>, AppendError> {
-        let mut lines = Vec::new();
-        let mut outcomes = Vec::with_capacity(part.len());
-        for message in part.messages() {
-            outcomes.push(match jsonline::write(&mut lines, &message) {
-                Ok(()) => Outcome::Delivered,
-                Err(error) => Outcome::Rejected(Fault::new("file.not_json", &error.to_string())),
-            });
-        }
+        let (lines, outcomes) = lines_of(part);
         let deadline = deadline.clone();
         // A dropped call leaves the write to end by itself: a whole batch, or nothing.
         let written = blocking(&self.0, move |out| {
@@ -158,6 +152,50 @@ impl OpenLane for JsonLines {
             Err(error) => Err(AppendError::Ambiguous(failed(&error))),
         }
     }
+}
+
+/// The lines of those messages that can be written, and what becomes of each. After one that cannot, no later message
+/// of its key is written.
+fn lines_of(part: &Part<'_>) -> (Vec<u8>, Vec<Outcome>) {
+    let mut lines = Vec::new();
+    let mut outcomes = Vec::with_capacity(part.len());
+    let mut held: Vec<&str> = Vec::new();
+    for message in part.messages() {
+        if message.key.is_some_and(|key| held.contains(&key)) {
+            let fault = Fault::new("file.key_held", "an earlier message of this key cannot be written");
+            outcomes.push(Outcome::Retry { after: None, fault });
+            continue;
+        }
+        outcomes.push(match jsonline::write(&mut lines, &message) {
+            Ok(()) => Outcome::Delivered,
+            Err(error) => {
+                held.extend(message.key);
+                Outcome::Rejected(Fault::new("file.not_json", &error.to_string()))
+            }
+        });
+    }
+    (lines, outcomes)
+}
+
+/// A message that is no JSON is left out, and so are those of its key behind it.
+fn write_lines(lines: &mut Vec<u8>, part: &Part<'_>) -> Vec<Outcome> {
+    let mut waiting = HashSet::new();
+    let mut outcomes = Vec::with_capacity(part.len());
+    for message in part.messages() {
+        if message.key.is_some_and(|key| waiting.contains(key)) {
+            let fault = Fault::new("file.waits", "an earlier message of its key was not written");
+            outcomes.push(Outcome::Retry { after: None, fault });
+            continue;
+        }
+        outcomes.push(match jsonline::write(lines, &message) {
+            Ok(()) => Outcome::Delivered,
+            Err(error) => {
+                waiting.extend(message.key);
+                Outcome::Rejected(Fault::new("file.not_json", &error.to_string()))
+            }
+        });
+    }
+    outcomes
 }
 
 /// Runs blocking work on the output beside the tasks, so that a full pipe or a slow disk stops none of them.

@@ -53,8 +53,8 @@ pub struct Watcher {
     claims_from: u8,
 }
 
-/// More ticks than a ttl takes on the slowest clock.
-const FORESIGHT: u8 = 6;
+/// As many ticks as a ttl takes on the slowest clock.
+const FORESIGHT: u8 = 4;
 
 impl Watcher {
     pub fn new() -> Self {
@@ -74,7 +74,7 @@ impl Watcher {
         let watch = Arc::make_mut(&mut self.watch);
         change(watch);
         self.answers.clear();
-        for later in 0..=tick + FORESIGHT {
+        for later in tick..=tick + FORESIGHT {
             for (id, beat) in watch.expired(clock.at(later)) {
                 if !self.answers.iter().any(|(known, ..)| *known == id) {
                     self.answers.push((id, beat, later));
@@ -82,7 +82,8 @@ impl Watcher {
             }
         }
         self.answers.sort();
-        self.claims_from = (0..=tick + FORESIGHT).find(|later| watch.may_claim(clock.at(*later))).unwrap_or(u8::MAX);
+        let claims = |later: &u8| watch.may_claim(clock.at(*later));
+        self.claims_from = if claims(&tick) { 0 } else { (tick..=tick + FORESIGHT).find(claims).unwrap() };
     }
 }
 

@@ -53,6 +53,10 @@ pub enum Broken {
     NoHold,
     /// A replica that starts after a fail-over claims at once.
     NoHoldAtStart,
+    /// A new timeline is recorded as settled before anybody has lived with it for a ttl.
+    SettleAtOnce,
+    /// A lane that is a replica's own by the table alone is left as it is.
+    KeepWhatOnlyTheTableHolds,
     /// The hold ends claims, but the answer to a claim that was on its way still opens its lane.
     OpenDuringTheHold,
     /// A sink that already holds the very epoch of a new grant is taken for our own.
@@ -81,8 +85,6 @@ pub struct Slow {
 /// One run of the checker.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// How many replicas there can be.
-    pub replicas: usize,
     /// How many lanes.
     pub lanes: usize,
     /// Whether all replicas run from the start, instead of starting at any moment.
@@ -91,7 +93,7 @@ pub struct Setting {
     pub slow: Slow,
     /// The last tick of real time.
     pub horizon: u8,
-    /// The rates of the clocks: one list per start to explore.
+    /// The rates of the replicas' clocks: one list per start to explore.
     pub rates: Vec<Vec<u64>>,
     /// The sink.
     pub sink: SinkKind,
@@ -121,7 +123,6 @@ impl Setting {
     /// Two replicas whose clocks drift, one message, nothing that goes wrong but time itself.
     pub fn quiet() -> Self {
         Self {
-            replicas: 2,
             lanes: 2,
             all_running: true,
             slow: Slow::default(),
