@@ -14,7 +14,7 @@ use tokio_postgres::{AsyncMessage, Client, NoTls, Row};
 
 use crate::error::{Error, Kind};
 use crate::position::Incarnation;
-use crate::sql::{READ_SETTINGS, Verb};
+use crate::sql::{READ_SETTINGS, SETTINGS, Verb};
 
 /// A parameter with its type: unnamed statements are planned with their values in one round trip.
 pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -277,11 +277,13 @@ impl Connection {
              set local idle_in_transaction_session_timeout = {idle}"
         );
         let sql = match access {
-            Access::Read => format!("begin isolation level repeatable read read only; {limits}; {READ_SETTINGS}"),
-            Access::Look => format!("begin isolation level read committed read only; {limits}"),
-            Access::Write => {
-                format!("begin isolation level read committed read write; {limits}; set local synchronous_commit = on")
+            Access::Read => {
+                format!("begin isolation level repeatable read read only; {limits}; {SETTINGS}; {READ_SETTINGS}")
             }
+            Access::Look => format!("begin isolation level read committed read only; {limits}; {SETTINGS}"),
+            Access::Write => format!(
+                "begin isolation level read committed read write; {limits}; {SETTINGS}; set local synchronous_commit = on"
+            ),
         };
         Ok(self.client.batch_execute(&sql).await?)
     }

@@ -78,7 +78,7 @@ impl Replica {
                     let pause = backoff.next(rand::random());
                     tracing::warn!(%error, ?pause, "the database cannot be used; trying again after the pause");
                     tokio::select! {
-                        () = stopped(stop) => break,
+                        () = stopped(&mut stop) => break,
                         () = tokio::time::sleep(pause) => {}
                     }
                 }

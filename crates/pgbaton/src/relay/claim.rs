@@ -24,6 +24,7 @@ use crate::lane::{BalanceStep, Epoch, Grant, Holdings, RelayName, ReplicaId, bal
 use crate::lease::{BootInstant, Watch};
 use crate::metrics::Metrics;
 use crate::position::Incarnation;
+use crate::replica::stopped;
 use crate::sink::{Capabilities, Opening};
 use crate::source::native::{self, NativeSource};
 use crate::{housekeeping, migrate};

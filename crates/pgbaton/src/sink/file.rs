@@ -4,7 +4,6 @@
 //! since a frozen owner would hold the lock and stop the take-over. Standard output has no acknowledgement beyond the
 //! write.
 
-use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -175,27 +174,6 @@ fn lines_of(part: &Part<'_>) -> (Vec<u8>, Vec<Outcome>) {
         });
     }
     (lines, outcomes)
-}
-
-/// A message that is no JSON is left out, and so are those of its key behind it.
-fn write_lines(lines: &mut Vec<u8>, part: &Part<'_>) -> Vec<Outcome> {
-    let mut waiting = HashSet::new();
-    let mut outcomes = Vec::with_capacity(part.len());
-    for message in part.messages() {
-        if message.key.is_some_and(|key| waiting.contains(key)) {
-            let fault = Fault::new("file.waits", "an earlier message of its key was not written");
-            outcomes.push(Outcome::Retry { after: None, fault });
-            continue;
-        }
-        outcomes.push(match jsonline::write(lines, &message) {
-            Ok(()) => Outcome::Delivered,
-            Err(error) => {
-                waiting.extend(message.key);
-                Outcome::Rejected(Fault::new("file.not_json", &error.to_string()))
-            }
-        });
-    }
-    outcomes
 }
 
 /// Runs blocking work on the output beside the tasks, so that a full pipe or a slow disk stops none of them.

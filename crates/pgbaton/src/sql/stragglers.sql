@@ -2,7 +2,8 @@
 -- Parameters: $1 after, $2 up to, $3 how many rows at most, also of each transaction, $4 the transactions, $5 number of
 -- lanes, $6 the lanes (empty: all), $7 the size above which only the size is given.
 -- Rows: the messages, ascending by id. Locks: none. Relies on: the index on (xid, id): a bulk load that commits late is
--- millions of rows, so each step is bounded and the next one goes on from the last id alone.
+-- millions of rows, so each step is bounded and the next one goes on from the last id alone. The pairs are compared
+-- because only that index has their order: with `xid = …` the planner may walk the one on id past everybody's rows.
 select w.id, (w.hash & ($5::integer - 1))::integer as lane, w.size, w.message_id, w.created_at,
        case when w.size <= $7::integer then w.topic end as topic,
        case when w.size <= $7::integer then w.key end as key,
@@ -12,7 +13,8 @@ select w.id, (w.hash & ($5::integer - 1))::integer as lane, w.size, w.message_id
 from (
   select m.* from unnest($4::text[]::xid8[]) as x(xid) cross join lateral (
     select o.* from pgbaton.outbox o
-    where o.xid = x.xid and o.id > $1::bigint and o.id <= $2::bigint order by o.xid, o.id limit $3::bigint
+    where (o.xid, o.id) > (x.xid, $1::bigint) and (o.xid, o.id) <= (x.xid, $2::bigint)
+    order by o.xid, o.id limit $3::bigint
   ) m
   order by m.id limit $3::bigint
 ) w

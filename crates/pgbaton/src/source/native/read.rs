@@ -22,6 +22,8 @@ use crate::sql::{self, Verb};
 
 /// Messages up to this size come with the window, larger ones alone: a window of them would not fit into memory.
 const INLINE_BYTES: i32 = 16 * 1024;
+/// Of each straggling transaction at least so many rows are examined in one step, however many there are.
+const STRAGGLERS_EACH: i64 = 64;
 /// The server writes its log a few times a second even if nobody asks; a commit of our own is quicker than that.
 const FLUSH_LOOKS: usize = 3;
 const FLUSH_PAUSE: Duration = Duration::from_millis(1);
@@ -270,10 +272,12 @@ impl NativeSource {
 
     async fn stragglers(&self, step: &Step<'_>, xids: &[String], batches: &mut Vec<Batch>) -> Result<(), Error> {
         let wanted = wanted(step.lanes, step.of);
+        // So many rows of each transaction are examined, and as many of all together are taken: the first ones by id.
+        let limit = (step.limit / i64::try_from(xids.len()).unwrap_or(i64::MAX).max(1)).max(STRAGGLERS_EACH);
         let rows: [Parameter<'_>; 7] = [
             (&step.after, Type::INT8),
             (&step.upto, Type::INT8),
-            (&step.limit, Type::INT8),
+            (&limit, Type::INT8),
             (&xids, Type::TEXT_ARRAY),
             (&step.of, Type::INT4),
             (&wanted, Type::INT4_ARRAY),
