@@ -34,6 +34,14 @@ async fn prune_once(slot: &mut Slot) -> Result<(), Error> {
     Ok(())
 }
 
+/// Prunes once: what every replica does now and then, for operators and tests.
+///
+/// # Errors
+/// Nothing has been changed then; the next time does it.
+pub async fn prune(database: &Database, turn_at: i64) -> Result<(), Error> {
+    prune_positions(&database.connect().await?, turn_at).await
+}
+
 /// Has the leaves take turns if the one that is written to has reached this size, and empties the other one.
 pub(crate) async fn prune_positions(connection: &Connection, turn_at: i64) -> Result<(), Error> {
     let [rows] = connection.pipeline(Access::Look, [(sql::POSITION_SIZES, &[])]).await?;

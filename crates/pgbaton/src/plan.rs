@@ -147,7 +147,8 @@ fn step_of(group: &[&LaneView], all: &[LaneView], now: BootInstant) -> Option<(R
 
 /// Which lanes of a group read now: all together, or, when some have no room and others starve, those that have.
 fn who_reads(group: &[&LaneView], now: BootInstant) -> Option<(Vec<i32>, &'static str)> {
-    if group.iter().all(|lane| lane.served) {
+    // Lanes without room are never read for: they do not keep a pass going.
+    if group.iter().filter(|lane| lane.room).all(|lane| lane.served) {
         return None;
     }
     let with_room: Vec<i32> = group.iter().filter(|lane| lane.room).map(|lane| lane.lane).collect();
@@ -259,6 +260,17 @@ mod tests {
     fn a_pass_ends_when_every_group_was_served() {
         let mut lanes = [lane(0, Position::new(snapshot("20:20:"), 0, Some(target()), 100))];
         lanes[0].served = true;
+        assert_eq!(next_step(&lanes, now()), None);
+    }
+
+    #[test]
+    fn a_pass_ends_although_a_lane_without_room_was_not_served() {
+        let at_rest = Position::new(snapshot("20:20:"), 0, None, 0);
+        let mut lanes = [lane(0, at_rest.clone()), lane(1, at_rest)];
+        lanes[0].room = false;
+        lanes[1].idle_since = Some(BootInstant::from_boot(Duration::ZERO));
+        assert_eq!(next_step(&lanes, now()).unwrap().0, ReadStep::Aim { lanes: vec![1] });
+        lanes[1].served = true;
         assert_eq!(next_step(&lanes, now()), None);
     }
 
