@@ -6,6 +6,7 @@
 //! * [`writers`]: concurrent writers whose commit order is known, and the verdict on what arrived.
 //! * [`classic`]: the home-made relay that pgbaton replaces.
 //! * [`demo`]: all of it together, with things going wrong.
+//! * [`mutants`]: the code broken on purpose, to see whether the tests notice.
 //! * [`process`]: the relay's executable as a child that a test pauses, kills and reads the log of.
 
 pub mod bench;
@@ -13,6 +14,7 @@ pub mod classic;
 pub mod demo;
 mod error;
 pub mod fixture;
+pub mod mutants;
 pub mod process;
 pub mod servers;
 pub mod writers;

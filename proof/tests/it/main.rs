@@ -9,13 +9,29 @@ mod cli;
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]
+mod crash;
+#[cfg(test)]
 mod gate;
 #[cfg(test)]
 mod hand;
 #[cfg(test)]
+mod lanes;
+#[cfg(test)]
+mod lines;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod order;
+#[cfg(test)]
+mod pause;
+#[cfg(test)]
+mod pinning;
+#[cfg(test)]
 mod plans;
 #[cfg(test)]
 mod process;
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod recorder;
 #[cfg(test)]

@@ -72,9 +72,8 @@ impl Model for Setting {
             properties.push(Property::always(NO_REPEAT, |_, world: &World| !world.sink.took_twice));
         }
         if self.fail_overs == 0 {
-            properties.push(Property::always(NO_LATE_PARK, |_, world: &World| {
-                !world.parks_what_the_next_owner_delivered()
-            }));
+            properties
+                .push(Property::always(NO_LATE_PARK, |_, world: &World| !world.parks_what_the_next_owner_delivered()));
         }
         if self.recovers {
             properties.push(Property::always(RECOVERS, |setting, world: &World| calm::recovers(setting, world)));

@@ -344,7 +344,7 @@ impl Identity {
             orders: orders.subscribe(),
             stop: stop.subscribe(),
         };
-        self.held.insert(grant.clone(), Held::Running { orders, stop });
+        self.held.insert(grant, Held::Running { orders, stop });
         self.lanes.spawn(publish::run(start));
     }
 

@@ -28,6 +28,9 @@ const MAX_BATCH_BYTES: usize = 16 << 20;
 /// How long a batch may take for as long as the lease is renewed: one of 256 MiB takes its time.
 const APPEND_PATIENCE: Duration = Duration::from_secs(120);
 
+/// A connection keeps the memory that its largest statement took, one in each lane. After one this large it is replaced.
+const REPLACED_ABOVE_BYTES: usize = 4 << 20;
+
 /// An inbox table and the fence table beside it.
 pub struct Inbox {
     database: Database,
@@ -128,12 +131,14 @@ impl Sink for Inbox {
         }
         let position: Option<Vec<u8>> = held.try_get("position").map_err(|error| failed(error.into()))?;
         let holds = position.map(Opaque::from_bytes);
-        Ok(Box::new(OpenInbox { connection, statements: Arc::clone(&self.statements), grant: grant.clone(), holds }))
+        let (database, statements) = (self.database.clone(), Arc::clone(&self.statements));
+        Ok(Box::new(OpenInbox { database, connection, statements, grant: grant.clone(), holds }))
     }
 }
 
 /// One lane's hold on the inbox: a connection of its own.
 struct OpenInbox {
+    database: Database,
     connection: Connection,
     statements: Arc<Statements>,
     grant: Grant,
@@ -150,6 +155,8 @@ struct Columns<'a> {
     payloads: Vec<Option<&'a [u8]>>,
     json: Vec<Option<&'a str>>,
     created: Vec<i64>,
+    /// Of payloads.
+    bytes: usize,
 }
 
 impl<'a> Columns<'a> {
@@ -168,6 +175,7 @@ impl<'a> Columns<'a> {
             columns.payloads.push(payload);
             columns.json.push(json);
             columns.created.push(message.created_at.0);
+            columns.bytes += message.payload.len();
         }
         columns
     }
@@ -202,6 +210,11 @@ impl OpenLane for OpenInbox {
         faults::point("sink.checked");
         // The deadline moves and the caller watches it. A late append does no harm: the fence is compared when it commits.
         let answer = self.connection.pipeline_within(APPEND_PATIENCE, Access::Write, [(append, &parameters)]).await;
+        if columns.bytes > REPLACED_ABOVE_BYTES
+            && let Ok(fresh) = self.database.connect().await
+        {
+            self.connection = fresh;
+        }
         match answer {
             Ok([rows]) => self.outcomes(&rows, part),
             Err(error) => messages_at_fault(&error, part.len()).ok_or_else(|| refused(&error)),

@@ -188,7 +188,8 @@ impl Process {
     /// The lanes it runs, as the relay's own code wants them.
     pub fn running(&self) -> Vec<Grant> {
         let open = self.lanes.iter().enumerate();
-        open.filter_map(|(number, lane)| lane.as_ref().map(|lane| grant(number, self.lanes.len(), lane.epoch))).collect()
+        open.filter_map(|(number, lane)| lane.as_ref().map(|lane| grant(number, self.lanes.len(), lane.epoch)))
+            .collect()
     }
 }
 

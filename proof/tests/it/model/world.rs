@@ -298,7 +298,8 @@ impl World {
 
     /// Whether a message is parked by an owner after whom another has delivered it.
     pub fn parks_what_the_next_owner_delivered(&self) -> bool {
-        let later = |message, epoch| self.sink.taken.iter().any(|taken| taken.message == message && taken.epoch > epoch);
+        let later =
+            |message, epoch| self.sink.taken.iter().any(|taken| taken.message == message && taken.epoch > epoch);
         self.database.parked.iter().any(|row| later(row.message, row.epoch))
     }
 

@@ -201,7 +201,7 @@ async fn an_older_epoch_cannot_open(lab: &Lab<'_>) -> Result<Finding, Seen> {
     drop(lab.open(0, 5, Opening::First).await?);
     for opening in [Opening::First, Opening::Again] {
         let answer = lab.try_open(0, 4, opening).await?;
-        opens_unless_fenced(lab, answer.err(), 5)?;
+        opens_unless_fenced(lab, answer.as_ref().err(), 5)?;
     }
     Ok(lab.unless(lab.declared.fences, NO_FENCE))
 }
@@ -210,14 +210,14 @@ async fn an_equal_epoch_cannot_open_for_the_first_time(lab: &Lab<'_>) -> Result<
     drop(lab.open(0, 5, Opening::First).await?);
     drop(lab.open(0, 5, Opening::Again).await?);
     let answer = lab.try_open(0, 5, Opening::First).await?;
-    opens_unless_fenced(lab, answer.err(), 5)?;
+    opens_unless_fenced(lab, answer.as_ref().err(), 5)?;
     drop(lab.open(0, 6, Opening::First).await?);
     Ok(lab.unless(lab.declared.fences, NO_FENCE))
 }
 
-fn opens_unless_fenced(lab: &Lab<'_>, answer: Option<OpenError>, holds: i64) -> Result<(), Seen> {
+fn opens_unless_fenced(lab: &Lab<'_>, answer: Option<&OpenError>, holds: i64) -> Result<(), Seen> {
     let wanted = lab.declared.fences.then_some(OpenError::Fenced { epoch: Epoch(holds) });
-    ensure(answer == wanted, || format!("the sink knows epoch {holds}: {answer:?}, not {wanted:?}"))
+    ensure(answer == wanted.as_ref(), || format!("the sink knows epoch {holds}: {answer:?}, not {wanted:?}"))
 }
 
 /// The paused replica that wakes up: it goes on with the lane that it opened before.
@@ -237,7 +237,7 @@ async fn an_open_lane_is_refused_after_a_newer_epoch(lab: &Lab<'_>) -> Result<Fi
     ensure(answer == fenced, || format!("the newer epoch has written: {answer:?}"))?;
     lab.expect(&lab.letters(2, 4)).await?;
     let answer = lab.try_open(0, 1, Opening::Again).await?;
-    opens_unless_fenced(lab, answer.err(), 2)?;
+    opens_unless_fenced(lab, answer.as_ref().err(), 2)?;
     Ok(Finding::Held)
 }
 
@@ -271,7 +271,7 @@ async fn a_cancelled_append_is_found_out_by_opening_again(lab: &Lab<'_>) -> Resu
         let mut first: Vec<&Letter> = Vec::new();
         arrived.iter().for_each(|letter| {
             if !first.contains(&letter) {
-                first.push(letter)
+                first.push(letter);
             }
         });
         ensure(first.into_iter().eq(&letters), || "a message is lost, or not in order".to_owned())?;

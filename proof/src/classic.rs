@@ -1,0 +1,111 @@
+//! The home-made relay that pgbaton replaces, as it is written in many places, to show what is wrong with it.
+//!
+//! On each tick it takes a batch with `select … for update skip locked`, commits, publishes the batch message by
+//! message, and marks it. It reads as if the row locks kept two replicas apart. They do not: the locks end at the
+//! commit, **before** the publish, and until the mark every other replica takes the same rows again.
+//!
+//! Its destination has no unique key, so each publish is there to be counted.
+
+use std::time::Duration;
+
+use tokio_postgres::{Client, Statement};
+
+use crate::Error;
+use crate::writers::connect;
+
+const TABLES: &str = "
+    create table classic_outbox (
+      id           bigint generated always as identity primary key,
+      topic        text not null,
+      key          text,
+      payload      json not null,
+      published_at timestamptz
+    );
+    create index classic_outbox_unpublished on classic_outbox (id) where published_at is null;
+    create table classic_inbox (
+      seq         bigint generated always as identity,
+      message_id  text not null,
+      payload     json not null,
+      received_at timestamptz not null default clock_timestamp()
+    );";
+
+/// How it runs. The defaults are those of the home-made relay.
+#[derive(Clone, Copy, Debug)]
+pub struct Classic {
+    /// Messages taken at once.
+    pub batch: i64,
+    /// How long it rests when it has found nothing more to do.
+    pub tick: Duration,
+    /// How long publishing a batch takes at the least, for destinations slower than a table.
+    pub slowness: Duration,
+}
+
+impl Default for Classic {
+    fn default() -> Classic {
+        Classic { batch: 500, tick: Duration::from_secs(5), slowness: Duration::ZERO }
+    }
+}
+
+/// Makes its outbox and the inbox it publishes to, and lets `producer` write to the one and `relay` do its work.
+pub async fn prepare(admin: &Client, producer: &str, relay: &str) -> Result<(), Error> {
+    let sql = format!(
+        "{TABLES}
+         grant insert, select on classic_outbox to \"{producer}\";
+         grant select, update on classic_outbox to \"{relay}\";
+         grant insert on classic_inbox to \"{relay}\";"
+    );
+    admin.batch_execute(&sql).await.map_err(|cause| Error::because("making the classic outbox", &cause))
+}
+
+impl Classic {
+    /// Runs one replica until it is dropped or the server fails.
+    pub async fn run(self, dsn: &str) -> Result<std::convert::Infallible, Error> {
+        let client = connect(dsn).await?;
+        let failed = |cause| Error::because("the classic relay", &cause);
+        let work = Statements::prepare(&client).await.map_err(failed)?;
+        let mut ticks = tokio::time::interval(self.tick);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        loop {
+            ticks.tick().await;
+            while self.one_batch(&client, &work).await.map_err(failed)? {}
+        }
+    }
+
+    /// Deals with one batch. False if there was nothing to do.
+    async fn one_batch(self, client: &Client, work: &Statements) -> Result<bool, tokio_postgres::Error> {
+        client.batch_execute("begin").await?;
+        let batch = client.query(&work.take, &[&self.batch]).await?;
+        client.batch_execute("commit").await?; // the row locks end here …
+
+        let slowness = tokio::time::sleep(self.slowness);
+        let mut ids: Vec<i64> = Vec::with_capacity(batch.len());
+        for row in &batch {
+            let (id, payload): (i64, &str) = (row.try_get(0)?, row.try_get(1)?);
+            client.execute(&work.publish, &[&id.to_string(), &payload]).await?; // … and this comes after
+            ids.push(id);
+        }
+        slowness.await;
+        client.execute(&work.mark, &[&ids]).await?;
+        Ok(!ids.is_empty())
+    }
+}
+
+struct Statements {
+    take: Statement,
+    publish: Statement,
+    mark: Statement,
+}
+
+impl Statements {
+    async fn prepare(client: &Client) -> Result<Statements, tokio_postgres::Error> {
+        const TAKE: &str = "select id, payload::text from classic_outbox where published_at is null \
+                            order by id limit $1 for update skip locked";
+        const PUBLISH: &str = "insert into classic_inbox (message_id, payload) values ($1, ($2::text)::json)";
+        const MARK: &str = "update classic_outbox set published_at = now() where id = any($1)";
+        Ok(Statements {
+            take: client.prepare(TAKE).await?,
+            publish: client.prepare(PUBLISH).await?,
+            mark: client.prepare(MARK).await?,
+        })
+    }
+}

@@ -1,0 +1,225 @@
+//! Reading without gaps: snapshots, floor, ceiling, stragglers, windows.
+
+use proof::on_each_version;
+use tokio_postgres::types::Type;
+
+use crate::gate::{Gate, Match};
+use crate::hand::{Hand, SOON, sorted, sql, topics, until};
+
+on_each_version!(
+    a_floor_is_never_newer_than_its_snapshot,
+    what_commits_between_snapshot_and_ceiling_is_delivered,
+    the_very_first_message_of_a_fresh_sequence_is_delivered,
+    a_target_is_not_taken_in_a_transaction_with_an_id,
+    a_target_older_than_what_a_lane_has_seen_is_not_taken_up,
+    stragglers_go_on_from_where_they_stood,
+    a_lane_that_reads_up_to_its_neighbours_does_not_skip_the_rest,
+);
+
+/// The smallest window: more messages than this take more than one read.
+const MORE_THAN_A_WINDOW: i32 = 300;
+
+/// A pair (l, x) is a floor only for snapshots that cover x: a transaction that began after the snapshot and before x
+/// may own an id below l.
+async fn a_floor_is_never_newer_than_its_snapshot(major: u32) {
+    let hand = Hand::new(major, 2).await;
+    let key = hand.key(0).await;
+    hand.insert("early", &key, MORE_THAN_A_WINDOW).await;
+    let mut owner = hand.holder().await;
+    owner.open(&hand, 0).await;
+    owner.read().await.unwrap();
+    assert!(owner.got.len() < topics("early", MORE_THAN_A_WINDOW).len(), "the target is not exhausted yet");
+
+    // Not visible in the target, and not running when it was taken.
+    let late = hand.open_transaction("late", &key, 1).await;
+    // Opening another lane reads the sequence; the acknowledgement then makes a pair that covers the late id.
+    owner.open(&hand, 1).await;
+    owner.acknowledge().await.unwrap();
+    owner.drain().await;
+    late.batch_execute("commit").await.unwrap();
+    owner.drain().await;
+
+    assert_eq!(owner.sorted(), sorted([topics("early", MORE_THAN_A_WINDOW), topics("late", 1)].concat()));
+}
+
+/// The ceiling is read after T, so nothing that T sees has a greater id.
+async fn what_commits_between_snapshot_and_ceiling_is_delivered(major: u32) {
+    let hand = Hand::new(major, 1).await;
+    hand.insert("before", "k", 1).await;
+    let gate = gate_of(&hand).await;
+    let mut owner = hand.holder_at(&gate.dsn(hand.fixture.relay_dsn()), SOON).await;
+    owner.open(&hand, 0).await;
+
+    // Whichever of the two statements comes second.
+    let either = Match::Contains(vec![sql("target").to_owned(), sql("ceiling").to_owned()]);
+    let second = gate.hold_after(1, either);
+    let between = async {
+        second.reached().await;
+        hand.insert("between", "k", 1).await;
+        second.release();
+    };
+    tokio::join!(owner.drain(), between);
+    owner.drain().await;
+
+    assert_eq!(owner.got, ["before 1", "between 1"]);
+}
+
+/// Before the first message the sequence's last value is 1, and was not given out.
+async fn the_very_first_message_of_a_fresh_sequence_is_delivered(major: u32) {
+    let hand = Hand::new(major, 1).await;
+    let mut owner = hand.holder().await;
+    owner.open(&hand, 0).await;
+    owner.drain().await;
+    owner.acknowledge().await.unwrap();
+    // The lane's S now covers the acknowledgement, whose pair becomes its floor.
+    owner.drain().await;
+    hand.insert("first", "k", 1).await;
+    owner.drain().await;
+    assert_eq!(owner.got, ["first 1"]);
+}
+
+/// A snapshot does not list the transaction that took it: once others have moved on, its own rows count as seen although
+/// they are not there.
+async fn a_target_is_not_taken_in_a_transaction_with_an_id(major: u32) {
+    let hand = Hand::new(major, 1).await;
+    let unfinished = hand.open_transaction("unfinished", "k", 1).await;
+    let id: String = unfinished.query_one("select pg_current_xact_id()::text", &[]).await.unwrap().get(0);
+    hand.insert("other", "k", 1).await;
+    let seen: bool = unfinished
+        .query_one("select pg_visible_in_snapshot($1::text::xid8, pg_current_snapshot())", &[&id])
+        .await
+        .unwrap()
+        .get(0);
+    assert!(seen, "this is the danger");
+    unfinished.batch_execute("commit").await.unwrap();
+
+    let gate = gate_of(&hand).await;
+    let mut owner = hand.holder_at(&gate.dsn(hand.fixture.relay_dsn()), SOON).await;
+    owner.open(&hand, 0).await;
+    let begin = Match::Contains(vec!["begin isolation level read committed read only".to_owned()]);
+    gate.append(begin, "select pg_current_xact_id()");
+    let refused = owner.read().await.unwrap_err();
+    assert!(refused.to_string().contains("a transaction that has an id"), "{refused}");
+    owner.drain().await;
+    assert_eq!(owner.sorted(), ["other 1", "unfinished 1"]);
+}
+
+/// Two lanes of one replica may stand far apart. The one that has come further does not go back to the other's target.
+async fn a_target_older_than_what_a_lane_has_seen_is_not_taken_up(major: u32) {
+    let hand = Hand::new(major, 2).await;
+    let (ahead, behind) = (hand.key(0).await, hand.key(1).await);
+    hand.insert("behind", &behind, MORE_THAN_A_WINDOW).await;
+    let mut owner = hand.holder().await;
+    owner.open(&hand, 1).await;
+    owner.read().await.unwrap();
+    assert!(owner.got.len() < 300, "its target stays: there is more to read");
+
+    hand.insert("ahead", &ahead, 1).await;
+    let mut before = hand.holder().await;
+    before.open(&hand, 0).await;
+    before.drain().await;
+    assert_eq!(before.got, ["ahead 1"]);
+    before.acknowledge().await.unwrap();
+
+    owner.open(&hand, 0).await;
+    owner.drain().await;
+    hand.insert("last", &ahead, 1).await;
+    owner.drain().await;
+    assert_eq!(owner.sorted(), sorted([topics("behind", MORE_THAN_A_WINDOW), topics("last", 1)].concat()));
+}
+
+/// A transaction of many rows commits late: its rows come in steps, each from where the one before ended, also when
+/// another replica goes on.
+async fn stragglers_go_on_from_where_they_stood(major: u32) {
+    const STRAGGLERS: i32 = 20_000; // more than two of the largest windows
+    let hand = Hand::new(major, 1).await;
+    let bulk = hand.open_transaction("bulk", "k", STRAGGLERS).await;
+    hand.insert("other", "k", 1).await;
+    let mut first = hand.holder().await;
+    first.open(&hand, 0).await;
+    first.drain().await;
+    assert_eq!(first.got, ["other 1"], "the open transaction delays only its own rows");
+    // A floor above all ids of the bulk, which makes them stragglers.
+    first.acknowledge().await.unwrap();
+    first.drain().await;
+    bulk.batch_execute("commit").await.unwrap();
+    while first.got.len() == 1 {
+        first.read().await.unwrap();
+    }
+    first.acknowledge().await.unwrap();
+    let so_far = first.got.len();
+    assert!((2..10_000).contains(&so_far), "a step is bounded: {so_far}");
+
+    let mut second = hand.holder().await;
+    second.open(&hand, 0).await;
+    second.drain().await;
+
+    let got = [first.got, second.got].concat();
+    assert_eq!(got, [topics("other", 1), topics("bulk", STRAGGLERS)].concat());
+}
+
+/// A lane without room is left behind. It then reads up to just where the others stand, which is not the end.
+async fn a_lane_that_reads_up_to_its_neighbours_does_not_skip_the_rest(major: u32) {
+    let hand = Hand::new(major, 2).await;
+    let keys = [hand.key(0).await, hand.key(1).await];
+    let rounds = 2 * MORE_THAN_A_WINDOW / 10;
+    for round in 0..rounds {
+        for (lane, key) in keys.iter().enumerate() {
+            hand.insert(&format!("lane {lane} round {round:03}"), key, 5).await;
+        }
+    }
+    let mut owner = hand.holder().await;
+    owner.open(&hand, 0).await;
+    owner.open(&hand, 1).await;
+    owner.room(0, false);
+    owner.read().await.unwrap();
+    assert!(owner.got.iter().all(|topic| topic.starts_with("lane 1")) && !owner.got.is_empty());
+    owner.room(0, true);
+    owner.drain().await;
+
+    for lane in 0..2 {
+        let prefix = format!("lane {lane} ");
+        let got: Vec<String> = owner.got.iter().filter(|topic| topic.starts_with(&prefix)).cloned().collect();
+        let wanted: Vec<String> =
+            (0..rounds).flat_map(|round| topics(&format!("lane {lane} round {round:03}"), 5)).collect();
+        assert_eq!(got, wanted);
+    }
+}
+
+/// On an idle database a look for news takes no transaction id and writes nothing.
+#[tokio::test]
+async fn an_idle_look_takes_no_transaction_id() {
+    let fixture_server = proof::servers::Cluster::start(
+        &proof::servers::Binaries::find(15).unwrap(),
+        proof::servers::Options::default(),
+    )
+    .await
+    .unwrap();
+    let hand = Hand::on(proof::fixture::Fixture::on(&fixture_server).await.unwrap(), 1).await;
+    let mut owner = hand.holder().await;
+    owner.open(&hand, 0).await;
+    owner.drain().await;
+    let next = || async {
+        let row = hand.admin.query_one("select pg_snapshot_xmax(pg_current_snapshot())::text", &[]).await.unwrap();
+        row.get::<_, String>(0)
+    };
+    // A vacuum of the server's own may take one now and then.
+    until("a look that takes no transaction id", || async {
+        let before = next().await;
+        before == next().await
+    })
+    .await;
+    let before = next().await;
+    for _ in 0..20 {
+        owner.drain().await;
+    }
+    assert_eq!(before, next().await);
+    let parameters: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 0] = [];
+    let row = hand.relay.query_typed(sql("target"), &parameters).await.unwrap();
+    assert!(row[0].get::<_, bool>("alone"));
+}
+
+async fn gate_of(hand: &Hand) -> Gate {
+    let row = hand.admin.query_one("select current_setting('port')::integer", &[]).await.unwrap();
+    Gate::start(u16::try_from(row.get::<_, i32>(0)).unwrap()).await
+}

@@ -1,0 +1,245 @@
+//! Every hot statement is planned the one way that was tested, whatever the tables, the statistics and the settings.
+//!
+//! The statements are prepared and explained in transactions that begin as the relay's do. What counts: a window walks
+//! the id index of every leaf, stragglers are found through the index on (xid, id) only, nothing is parallel or
+//! compiled, and what is examined is bounded by the limit, not by what lies in the tables.
+
+mod explained;
+mod idle;
+mod state;
+
+use explained::{Explained, explain};
+use pgbaton::sql::{self, READ_SETTINGS, SETTINGS};
+use proof::on_each_version;
+use state::{Facts, State};
+use tokio_postgres::Client;
+
+/// Rows that a step examines.
+const LIMIT: u64 = 1_000;
+/// The leaves of the outbox: each gives one row more than is used, to merge by.
+const LEAVES: u64 = 8;
+
+/// What the relay's role is set to. Each is tried by itself on the first state, and all together on all others.
+const HOSTILE: &[(&str, &str)] = &[
+    ("enable_indexscan", "off"),
+    ("enable_indexonlyscan", "off"),
+    ("enable_nestloop", "off"),
+    ("enable_seqscan", "on"),
+    ("enable_incremental_sort", "off"),
+    ("enable_partition_pruning", "off"),
+    ("random_page_cost", "100"),
+    ("seq_page_cost", "0"),
+    ("cpu_index_tuple_cost", "10"),
+    ("cpu_tuple_cost", "10"),
+    ("effective_cache_size", "'8kB'"),
+    ("jit", "on"),
+    ("jit_above_cost", "0"),
+    ("jit_inline_above_cost", "0"),
+    ("jit_optimize_above_cost", "0"),
+    ("max_parallel_workers_per_gather", "8"),
+    ("parallel_setup_cost", "0"),
+    ("parallel_tuple_cost", "0"),
+    ("min_parallel_table_scan_size", "0"),
+    ("min_parallel_index_scan_size", "0"),
+    ("work_mem", "'64kB'"),
+    ("plan_cache_mode", "force_generic_plan"),
+    ("default_transaction_isolation", "serializable"),
+    ("default_transaction_read_only", "on"),
+    ("statement_timeout", "'5s'"),
+    ("lock_timeout", "'5s'"),
+    ("join_collapse_limit", "1"),
+    ("from_collapse_limit", "1"),
+    ("geqo_threshold", "2"),
+    ("constraint_exclusion", "on"),
+    ("enable_partitionwise_join", "on"),
+    ("enable_partitionwise_aggregate", "on"),
+];
+
+on_each_version!(an_empty_outbox, a_grown_outbox, a_wrongly_analysed_outbox, a_late_bulk_load, each_hostile_setting);
+
+async fn an_empty_outbox(major: u32) {
+    let state = State::empty(major).await;
+    check_calm_and_hostile(&state).await;
+    state.analyse().await;
+    check_calm_and_hostile(&state).await;
+}
+
+async fn a_grown_outbox(major: u32) {
+    let state = State::empty(major).await;
+    state.grow().await;
+    check_calm_and_hostile(&state).await; // never analysed
+    state.analyse().await;
+    check_calm_and_hostile(&state).await;
+}
+
+/// Statistics of an empty table and ten rows, then 300,000; statistics of 300,000, then none.
+async fn a_wrongly_analysed_outbox(major: u32) {
+    let state = State::empty(major).await;
+    state.analyse().await;
+    state.grow().await;
+    check_calm_and_hostile(&state).await;
+    state.analyse().await;
+    state.truncate().await;
+    check_calm_and_hostile(&state).await;
+    state.few_rows().await;
+    check_calm_and_hostile(&state).await;
+}
+
+/// A load that had begun before S was taken and commits after it, as the only transaction that the statistics know.
+async fn a_late_bulk_load(major: u32) {
+    let state = State::empty(major).await;
+    let rows = if major == 15 { 1_000_000 } else { 200_000 };
+    state.bulk_load(rows).await;
+    check_calm_and_hostile(&state).await;
+    state.analyse().await;
+    state.few_rows().await;
+    check_calm_and_hostile(&state).await;
+}
+
+/// Each setting by itself, on an outbox where a wrong plan would be the cheaper one.
+async fn each_hostile_setting(major: u32) {
+    let state = State::empty(major).await;
+    state.grow().await;
+    state.analyse().await;
+    let facts = state.facts().await;
+    let calm = reads(&state.relay(&[]).await, &facts).await;
+    for setting in HOSTILE {
+        let hostile = reads(&state.relay(&[*setting]).await, &facts).await;
+        for ((name, calm), (_, hostile)) in calm.iter().zip(&hostile) {
+            assert_eq!(calm.shape(), hostile.shape(), "{name} under {setting:?}");
+        }
+        others(&state.relay(&[*setting]).await, &facts).await;
+    }
+}
+
+/// All statements, with the server's defaults and with everything against them: the same plans, and right ones.
+async fn check_calm_and_hostile(state: &State) {
+    let facts = state.facts().await;
+    let (calm, hostile) = (state.relay(&[]).await, state.relay(HOSTILE).await);
+    let plans = reads(&calm, &facts).await;
+    for ((name, calm), (_, hostile)) in plans.iter().zip(&reads(&hostile, &facts).await) {
+        assert_eq!(calm.shape(), hostile.shape(), "{name}");
+    }
+    others(&calm, &facts).await;
+    others(&hostile, &facts).await;
+}
+
+/// The statements that read messages, each checked.
+async fn reads(client: &Client, facts: &Facts) -> Vec<(String, Explained)> {
+    let mut all = Vec::new();
+    let limit = LIMIT.to_string();
+    for after in facts.places() {
+        let (after, upto) = (after.to_string(), facts.ceiling.max(1).to_string());
+        for lanes in ["'{}'", "'{1,7}'"] {
+            for (consumed, target) in [(&facts.before, &facts.now), (&facts.now, &facts.later)] {
+                let window = [&after, &upto, &limit, consumed, target, "16", lanes, "16384"];
+                all.push(window_of(client, "window", &window).await);
+            }
+            let stragglers = [&after, &upto, &limit, &facts.xids, "16", lanes, "16384"];
+            all.push(stragglers_of(client, "stragglers", &stragglers, facts).await);
+        }
+        all.push(window_of(client, "window_end", &[&after, &upto, &limit]).await);
+        all.push(stragglers_of(client, "stragglers_end", &[&after, &upto, &limit, &facts.xids], facts).await);
+    }
+    let message = read(client, "message", &[&facts.ceiling.to_string(), "16"]).await;
+    assert_scans(&message, "id_idx", "message");
+    assert!(message.examined() <= 1, "{message:?}");
+    all.push(("message".to_owned(), message));
+    all
+}
+
+async fn window_of(client: &Client, verb: &str, arguments: &[&str]) -> (String, Explained) {
+    let name = format!("{verb}({})", arguments.join(", "));
+    let plan = read(client, verb, arguments).await;
+    assert_scans(&plan, "id_idx", &name);
+    assert!(!plan.nodes.iter().any(|node| node.kind.contains("Sort")), "{name} sorts: {plan:?}");
+    assert!(plan.examined() <= LIMIT + LEAVES, "{name} examined {}: {plan:?}", plan.examined());
+    (name, plan)
+}
+
+async fn stragglers_of(client: &Client, verb: &str, arguments: &[&str], facts: &Facts) -> (String, Explained) {
+    let name = format!("{verb}({})", arguments.join(", "));
+    let plan = read(client, verb, arguments).await;
+    assert_scans(&plan, "xid_id_idx", &name);
+    assert!(plan.returned() <= LIMIT, "{name}: {plan:?}");
+    // Each transaction is asked for as many, since nobody knows whose ids come first.
+    let most = facts.transactions_with_rows * (LIMIT + LEAVES);
+    assert!(plan.examined() <= most, "{name} examined {}: {plan:?}", plan.examined());
+    let sorted = plan.nodes.iter().filter(|node| node.kind.contains("Sort")).map(|node| node.gave).max();
+    assert!(sorted.unwrap_or(0) <= most, "{name} sorts: {plan:?}");
+    (name, plan)
+}
+
+/// Runs a statement that reads messages.
+async fn read(client: &Client, verb: &str, arguments: &[&str]) -> Explained {
+    let begin = format!("begin isolation level repeatable read read only; {LIMITS}; {SETTINGS}; {READ_SETTINGS}");
+    let plan = explain(client, &begin, text(verb), arguments).await;
+    assert_plain(&plan, verb);
+    plan
+}
+
+/// As the relay's transactions have them.
+const LIMITS: &str = "set local statement_timeout = 30000; set local lock_timeout = 30000; \
+     set local idle_in_transaction_session_timeout = 30000";
+
+/// The statements of claim, acknowledge and the looks: small tables, and positions through their index.
+async fn others(client: &Client, facts: &Facts) {
+    let look = format!("begin isolation level read committed read only; {LIMITS}; {SETTINGS}");
+    let write = format!("begin isolation level read committed read write; {LIMITS}; {SETTINGS}");
+    let Facts { replica, incarnation, .. } = facts;
+    let claim = [replica, incarnation, "'{orders,orders}'", "'{1,2}'", "'{1,1}'"];
+    let one = "'{1}'";
+    let acknowledge = [
+        "'orders'", replica, incarnation, "'{3}'", one, "'{99999}'", one, "'{5:5:}'", one, "'{9:9:}'", "'{5}'", one, "7",
+    ];
+    let calls: &[(&str, &str, &[&str])] = &[
+        (&look, "target", &[]),
+        (&look, "ceiling", &[]),
+        (&look, "written", &[]),
+        (&look, "flushed", &["'0/0'"]),
+        (&look, "incarnation", &[]),
+        (&look, "newest", &["'orders'", "3"]),
+        (&look, "watch", &["'{orders}'"]),
+        (&look, "status", &[]),
+        (&write, "renew", &[replica]),
+        (&write, "claim_lock", &["'{orders,orders}'", "'{1,2}'"]),
+        (&write, "claim", &claim),
+        (&write, "acknowledge_lock", &["'orders'", "'{3,4}'"]),
+        (&write, "acknowledge", &acknowledge),
+        (&write, "release", &[replica, "'{orders}'", "'{3}'", one]),
+        (&write, "expire", &[replica, "0"]),
+    ];
+    for (begin, verb, arguments) in calls {
+        let plan = explain(client, begin, text(verb), arguments).await;
+        assert_plain(&plan, verb);
+        assert_eq!(plan.outbox_scans().filter(|scan| !scan.kind.is_empty()).count(), usize::from(counts(verb)), "{verb}");
+        for node in plan.nodes.iter().filter(|node| node.table.as_deref().is_some_and(|t| t.starts_with("position_"))) {
+            let of_lanes = if *verb == "status" { 16 } else { 1 };
+            let small = node.table.as_deref() == Some("position_leaf") || node.kind == "ModifyTable";
+            assert!(small || node.examined <= 2 * of_lanes, "{verb} reads positions: {plan:?}");
+        }
+    }
+}
+
+/// These read the sequence, whose name begins like the outbox's.
+fn counts(verb: &str) -> bool {
+    matches!(verb, "ceiling" | "status")
+}
+
+fn assert_scans(plan: &Explained, index: &str, name: &str) {
+    assert!(plan.outbox_scans().count() > 0, "{name} reads no leaf: {plan:?}");
+    for scan in plan.outbox_scans() {
+        let right = matches!(scan.kind.as_str(), "Index Scan" | "Index Only Scan")
+            && scan.index.as_deref().is_some_and(|found| found == format!("{}_{index}", scan.table.as_deref().unwrap_or("")));
+        assert!(right, "{name} reads {:?} by {} {:?}: {plan:?}", scan.table, scan.kind, scan.index);
+    }
+}
+
+fn assert_plain(plan: &Explained, name: &str) {
+    assert!(!plan.jit, "{name} is compiled");
+    assert!(!plan.nodes.iter().any(|node| node.kind.starts_with("Gather")), "{name} is parallel: {plan:?}");
+}
+
+fn text(verb: &str) -> &'static str {
+    sql::ALL.iter().find(|found| found.name == verb).unwrap().sql
+}
