@@ -67,7 +67,7 @@ pub struct LaneStatus {
     pub replica_name: Option<String>,
     /// The number of its last batch that was handed to the sink.
     pub batch: Option<i64>,
-    /// Every message up to this id has been dealt with, but for those of transactions that were still open.
+    /// Every message up to this id has been dealt with, but for those of transactions that were still open by then.
     pub passed: Option<i64>,
     /// Seconds since its position was written.
     pub position_age_seconds: Option<f64>,
@@ -122,8 +122,6 @@ pub async fn status(database: &Database) -> Result<Status, Error> {
     }
     for row in &lanes {
         status.last_number = row.try_get("last_number")?;
-        let last: Option<i64> = row.try_get("last")?;
-        let floor: Option<i64> = row.try_get("floor")?;
         status.lanes.push(LaneStatus {
             relay: row.try_get("relay")?,
             lane: row.try_get("lane")?,
@@ -132,7 +130,7 @@ pub async fn status(database: &Database) -> Result<Status, Error> {
             replica: row.try_get("replica")?,
             replica_name: row.try_get("replica_name")?,
             batch: row.try_get("batch")?,
-            passed: last.max(floor),
+            passed: row.try_get("passed")?,
             position_age_seconds: row.try_get("age")?,
         });
     }

@@ -31,6 +31,8 @@ pub(crate) enum Kind {
     Refused,
     /// The schema is missing, older or newer than this executable.
     Schema,
+    /// The database does not take a value: a constraint, or a text that is no JSON.
+    Value,
     /// The configuration is wrong.
     Config,
     /// The sink cannot be used as configured.
@@ -87,6 +89,7 @@ impl Error {
             Kind::OtherIncarnation(_) => "database.other_incarnation",
             Kind::Refused => "refused",
             Kind::Schema => "schema.mismatch",
+            Kind::Value => "value.refused",
             Kind::Config => "config.invalid",
             Kind::Sink => "sink.unusable",
             Kind::Internal => "internal",
@@ -150,6 +153,9 @@ impl Error {
             }
             Some("42" | "3F") => {
                 Self::new(Kind::Schema, text).hint("Run `pgbaton migrate` with this version of pgbaton")
+            }
+            Some("22" | "23" | "54" | "P0") => {
+                Self::new(Kind::Value, text).hint("Change what the named constraint or type does not allow")
             }
             Some("28" | "3D") => Self::new(Kind::Refused, text).hint("Check the DSN's user, password and database"),
             _ => Self::new(Kind::Database, text),

@@ -12,7 +12,12 @@ select w.id, (w.hash & ($6::integer - 1))::integer as lane, w.size, w.message_id
 from (
   select * from pgbaton.outbox where id > $1::bigint and id <= $2::bigint order by id limit $3::bigint
 ) w
-where not pg_catalog.pg_visible_in_snapshot(w.xid, $4::text::pg_snapshot)
-  and pg_catalog.pg_visible_in_snapshot(w.xid, $5::text::pg_snapshot)
+where (
+    -- Began after S was taken, and ended before T was: true of most rows, and cheaper to tell than what follows.
+    (w.xid >= pg_catalog.pg_snapshot_xmax($4::text::pg_snapshot)
+     and w.xid < pg_catalog.pg_snapshot_xmin($5::text::pg_snapshot))
+    or (not pg_catalog.pg_visible_in_snapshot(w.xid, $4::text::pg_snapshot)
+        and pg_catalog.pg_visible_in_snapshot(w.xid, $5::text::pg_snapshot))
+  )
   and ($7::integer[] = '{}' or (w.hash & ($6::integer - 1))::integer = any($7::integer[]))
 order by w.id
