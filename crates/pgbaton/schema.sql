@@ -187,6 +187,7 @@ CREATE TABLE pgbaton.replica (
     version text NOT NULL,
     relays text[] NOT NULL,
     started_at timestamp with time zone DEFAULT now() NOT NULL,
+    ttl_ms bigint NOT NULL,
     beat bigint DEFAULT 0 NOT NULL
 )
 WITH (fillfactor='20');

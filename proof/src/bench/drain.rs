@@ -25,9 +25,9 @@ const CLASSIC_BATCHES: [i64; 4] = [1_000, 2_000, 3_000, 5_000];
 pub(super) struct Drained {
     pub(super) messages: f64,
     pub(super) took: Duration,
-    /// Of all replicas.
-    relay_processor: Duration,
-    /// Of their connections' backends.
+    /// Of the client, or of all replicas.
+    client_processor: Duration,
+    /// Of its connections' backends.
     server_processor: Duration,
     /// Bytes of WAL that were written meanwhile.
     pub(super) wal: f64,
@@ -75,8 +75,8 @@ pub(super) async fn drain(site: &Site, relay: &str, last: &Last, replicas: usize
         end(process).await?;
     }
     let messages = rate(f64::from(i32::try_from(last.messages).unwrap_or(i32::MAX)), Duration::from_secs(1));
-    let (relay_processor, server_processor) = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
-    Ok(Drained { messages, took, relay_processor, server_processor, wal, most_resident })
+    let (client_processor, server_processor) = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
+    Ok(Drained { messages, took, client_processor, server_processor, wal, most_resident })
 }
 
 /// The backends of all replicas.
@@ -142,13 +142,14 @@ async fn compare(args: &Args, figures: &mut Figures, site: &Site) -> Result<f64,
     let (mut one, mut three, mut bare, mut classic) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..args.rounds(5) {
         one.push(drain(site, &format!("one{round}"), &last, 1).await?);
-        bare.push(per_second(bare::read(&client).await?));
+        bare.push(metered(&client, bare::read(&client)).await?);
         three.push(drain(site, &format!("three{round}"), &last, 3).await?);
         classic::copy(site).await?;
-        classic.push(per_second(classic::drain(&client, batch).await?));
+        classic.push(metered(&client, classic::drain(&client, batch)).await?);
     }
     let rates = |drains: &[Drained]| median(&drains.iter().map(Drained::rate).collect::<Vec<_>>());
-    let (relay, bare, classic) = (rates(&one), median(&bare), median(&classic));
+    costs(figures, &[("relay", &one), ("three", &three), ("bare", &bare), ("classic", &classic)]);
+    let (relay, bare, classic) = (rates(&one), rates(&bare), rates(&classic));
     figures.add("drain_relay_per_second", relay, "messages/s, one replica");
     figures.add("drain_bare_per_second", bare, "messages/s, bare reader");
     figures.add("drain_classic_per_second", classic, &format!("messages/s, classic relay, batches of {batch}"));
@@ -156,14 +157,39 @@ async fn compare(args: &Args, figures: &mut Figures, site: &Site) -> Result<f64,
     figures.judge("drain_relay_of_classic", relay / classic.max(1.0), "times the classic relay", Goal::AtLeast(3.0));
     figures.add("drain_three_per_second", rates(&three), "messages/s, three replicas on this machine");
     figures.judge("drain_three_of_one", rates(&three) / relay.max(1.0), "of one replica", Goal::AtLeast(0.9));
-    let cost = |drains: &[Drained], of: fn(&Drained) -> Duration| {
-        median(&drains.iter().map(|drained| drained.nanoseconds_a_message(of(drained))).collect::<Vec<_>>())
-    };
-    figures.add("drain_relay_cpu_ns_per_message", cost(&one, |d| d.relay_processor), "ns of processor, relay");
-    figures.add("drain_server_cpu_ns_per_message", cost(&one, |d| d.server_processor), "ns of processor, server");
-    figures.add("drain_three_relay_cpu_ns_per_message", cost(&three, |d| d.relay_processor), "ns, three replicas");
-    figures.add("drain_three_server_cpu_ns_per_message", cost(&three, |d| d.server_processor), "ns, their server");
     Ok(relay)
+}
+
+/// Processor time of clients and servers, which says more than the rate where others use the machine, too.
+fn costs(figures: &mut Figures, all: &[(&str, &[Drained])]) {
+    for (name, drains) in all {
+        let cost = |of: fn(&Drained) -> Duration| {
+            median(&drains.iter().map(|drained| drained.nanoseconds_a_message(of(drained))).collect::<Vec<_>>())
+        };
+        let (client, server) = (cost(|drained| drained.client_processor), cost(|drained| drained.server_processor));
+        figures.add(&format!("drain_{name}_cpu_ns_per_message"), client, "ns of processor, client side");
+        figures.add(&format!("drain_{name}_server_cpu_ns_per_message"), server, "ns of processor, server");
+    }
+}
+
+/// A drain by this process over this one connection.
+async fn metered(
+    client: &Client,
+    work: impl Future<Output = Result<(usize, Duration), Error>>,
+) -> Result<Drained, Error> {
+    let row = client.query_one("select pg_backend_pid()", &[]).await;
+    let pid: i32 = row.and_then(|row| row.try_get(0)).map_err(|cause| Error::because("asking for the backend", &cause))?;
+    let (own, backend) = ([std::process::id()], [u32::try_from(pid).unwrap_or_default()]);
+    let before = (usage::processor(&own)?, usage::processor(&backend)?);
+    let (messages, took) = work.await?;
+    Ok(Drained {
+        messages: super::figures::count(messages),
+        took,
+        client_processor: usage::processor(&own)?.saturating_sub(before.0),
+        server_processor: usage::processor(&backend)?.saturating_sub(before.1),
+        wal: 0.0,
+        most_resident: 0.0,
+    })
 }
 
 fn per_second((messages, took): (usize, Duration)) -> f64 {

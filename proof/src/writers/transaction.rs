@@ -64,9 +64,14 @@ impl Desk {
     pub(super) async fn carry_out(&self, work: &Work) -> Result<Vec<Sent>, Error> {
         let failed = |cause| Error::because("a writer's transaction", &cause);
         let mut sent = Vec::with_capacity(work.orders.len());
-        self.client.batch_execute("begin isolation level read committed").await.map_err(failed)?;
+        let mut begin = Some(self.client.batch_execute("begin isolation level read committed"));
         for order in &work.orders {
-            let written = self.place(*order).await.map_err(failed)?;
+            let written = match begin.take() {
+                // In one round trip: what is polled first is sent first.
+                Some(begin) => tokio::try_join!(biased; begin, self.place(*order)).map(|(_, written)| written),
+                None => self.place(*order).await,
+            };
+            let written = written.map_err(failed)?;
             if !order.undone {
                 sent.push(written);
             }

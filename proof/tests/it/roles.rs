@@ -57,7 +57,8 @@ async fn a_producer_sends_in_every_way(major: u32) {
     let (producer, admin) = (outbox.producer().await.unwrap(), outbox.admin().await.unwrap());
     for (arguments, stored) in CALLS {
         let id: i64 = producer.query_one(&format!("select pgbaton.send({arguments})"), &[]).await.unwrap().get(0);
-        let look = "select payload_json::text, encode(payload, 'hex'), key, headers::text from pgbaton.outbox where id = $1";
+        let look =
+            "select payload_json::text, encode(payload, 'hex'), key, headers::text from pgbaton.outbox where id = $1";
         let row = admin.query_one(look, &[&id]).await.unwrap();
         assert_eq!([0, 1, 2, 3].map(|n| row.get::<_, Option<&str>>(n)), *stored, "{arguments}");
     }
@@ -91,8 +92,7 @@ async fn a_producer_chooses_nothing_that_order_rests_on(major: u32) {
     {
         for overriding in ["", "overriding system value"] {
             for value in [value, "default"] {
-                let insert =
-                    format!("insert into pgbaton.outbox (topic, {column}) {overriding} values ('t', {value})");
+                let insert = format!("insert into pgbaton.outbox (topic, {column}) {overriding} values ('t', {value})");
                 let error = producer.batch_execute(&insert).await.unwrap_err();
                 let generated = [SqlState::GENERATED_ALWAYS, SqlState::INSUFFICIENT_PRIVILEGE];
                 assert!(error.code().is_some_and(|code| generated.contains(code)), "{insert}: {error:?}");

@@ -157,7 +157,7 @@ async fn messages_of_100_mb_pass_into_a_file_with_only_a_few_held() {
 
 /// Six wait, in lanes of their own: not more than a few copies of one are in memory at a time.
 async fn large_messages_pass(sink: &str) {
-    const MOST_MIB: u64 = 450;
+    const MOST_MIB: u64 = 500;
     let flow = Flow::start_some(15, "", &[sink]).await;
     let producer = flow.outbox.producer().await.unwrap();
     for key in ["a", "b", "c", "d", "e", "f"] {

@@ -21,6 +21,7 @@ pub(super) struct Facts {
     pub(super) later: String,
     /// The straggling transactions as a quoted array: some with rows, some without.
     pub(super) xids: String,
+    pub(super) transactions: u64,
     pub(super) transactions_with_rows: u64,
     /// Quoted.
     pub(super) replica: String,
@@ -127,6 +128,7 @@ impl State {
             now: format!("'{}'", row.get::<_, &str>(1)),
             later: format!("'{0}:{0}:'", row.get::<_, i64>(5)),
             xids: format!("'{{{}}}'", xids.join(",")),
+            transactions: u64::try_from(xids.len()).unwrap(),
             transactions_with_rows: u64::try_from(with_rows.len()).unwrap(),
             replica: format!("'{}'", row.get::<_, &str>(3)),
             incarnation: format!("'{}'", row.get::<_, &str>(4)),
