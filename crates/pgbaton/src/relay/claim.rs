@@ -32,6 +32,8 @@ use crate::{housekeeping, migrate};
 mod look;
 mod renew;
 
+use renew::Renewer;
+
 pub use crate::replica::{AllMetrics, Replica, ReplicaSpec};
 
 /// How often the other replicas' beats are looked at.
@@ -130,7 +132,13 @@ impl Identity {
         slot.put(connection);
         let lease = SharedLease::new(lease);
         let here = watch::Sender::new(here);
-        tasks.spawn(renew::run(spec.database.clone(), id, lease.clone(), here.subscribe(), Arc::clone(&look_again)));
+        tasks.spawn(renew::run(Renewer {
+            database: spec.database.clone(),
+            id,
+            lease: lease.clone(),
+            here: here.subscribe(),
+            look_again: Arc::clone(&look_again),
+        }));
         tasks.spawn(housekeeping::run(spec.database.clone()));
         tracing::info!(replica = %id, name = spec.name, "joined");
         let watch = Watch::new(spec.ttl);

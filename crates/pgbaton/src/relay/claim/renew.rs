@@ -1,9 +1,9 @@
-//! Renewing the lease: its own task and its own connection, so that no work can starve it.
+//! Renewing the lease: on a thread and a connection of its own, so that no work can starve it, however long it computes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 use super::look;
 use crate::clock::{self, SharedLease};
@@ -16,14 +16,35 @@ use crate::position::Incarnation;
 /// A renewal that failed is tried again after this.
 const RENEW_AGAIN: Duration = Duration::from_millis(100);
 
-/// Renews the lease until it is over.
-pub(super) async fn run(
-    database: Database,
-    id: ReplicaId,
-    lease: SharedLease,
-    here: watch::Receiver<Incarnation>,
-    look_again: Arc<Notify>,
-) {
+/// What a renewal needs.
+pub(super) struct Renewer {
+    pub(super) database: Database,
+    pub(super) id: ReplicaId,
+    pub(super) lease: SharedLease,
+    /// Renewals count only in the incarnation that everything in memory belongs to.
+    pub(super) here: watch::Receiver<Incarnation>,
+    pub(super) look_again: Arc<Notify>,
+}
+
+/// Renews the lease until it is over. Dropped, it leaves the thread to end with the lease.
+pub(super) async fn run(renewer: Renewer) {
+    let (ending, ended) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("renew".into()).spawn(move || {
+        match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime.block_on(until_over(renewer)),
+            Err(error) => tracing::error!(%error, "the lease cannot be renewed"),
+        }
+        // Whoever waited for it may be gone.
+        let _ = ending.send(());
+    });
+    match thread {
+        // An error means that the thread has ended as well.
+        Ok(_) => drop(ended.await),
+        Err(error) => tracing::error!(%error, "no thread to renew the lease on"),
+    }
+}
+
+async fn until_over(Renewer { database, id, lease, here, look_again }: Renewer) {
     let mut slot = Slot::new(database);
     loop {
         match lease.get().next(clock::now()) {
