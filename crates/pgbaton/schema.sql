@@ -4,17 +4,17 @@
 CREATE SCHEMA pgbaton;
 
 CREATE FUNCTION pgbaton.incarnation() RETURNS text
-    LANGUAGE sql
-    BEGIN ATOMIC
- SELECT
-         CASE
-             WHEN (NOT pg_is_in_recovery()) THEN (((((( SELECT c.system_identifier
-                FROM pg_control_system() c(pg_control_version, catalog_version_no, system_identifier, pg_control_last_modified)))::text || '/'::text) || (( SELECT d.oid
-                FROM pg_database d
-               WHERE (d.datname = current_database())))::text) || '/'::text) || (((('x'::text || "left"(pg_walfile_name(pg_current_wal_lsn()), 8)))::bit(32))::integer)::text)
-             ELSE NULL::text
-         END AS "case";
-END;
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if pg_catalog.pg_is_in_recovery() then
+    return null;
+  end if;
+  return pg_catalog.format('%s/%s/%s',
+    (select c.system_identifier from pg_catalog.pg_control_system() c),
+    (select d.oid from pg_catalog.pg_database d where d.datname operator(pg_catalog.=) pg_catalog.current_database()),
+    pg_catalog.concat('x', pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::integer);
+end $$;
 
 CREATE FUNCTION pgbaton.lane_lock(relay text, lane integer) RETURNS bigint
     LANGUAGE sql IMMUTABLE

@@ -27,15 +27,19 @@ insert into pgbaton.home (system_identifier, database, timeline)
 
 -- The incarnation: system identifier, database, timeline. Null while the server is in recovery.
 -- The timeline is that of the current write position: the control file lags behind a promotion by minutes.
+-- (In PL/pgSQL, since its plans are kept: every statement of a replica asks for it.)
 create function pgbaton.incarnation() returns text
-  language sql volatile
-begin atomic
-  select case when not pg_catalog.pg_is_in_recovery() then
-    (select c.system_identifier from pg_catalog.pg_control_system() c)::text
-    || '/' || (select d.oid from pg_catalog.pg_database d where d.datname = pg_catalog.current_database())::text
-    || '/' || (('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::integer)::text
-  end;
-end;
+  language plpgsql volatile
+as $$
+begin
+  if pg_catalog.pg_is_in_recovery() then
+    return null;
+  end if;
+  return pg_catalog.format('%s/%s/%s',
+    (select c.system_identifier from pg_catalog.pg_control_system() c),
+    (select d.oid from pg_catalog.pg_database d where d.datname operator(pg_catalog.=) pg_catalog.current_database()),
+    pg_catalog.concat('x', pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::integer);
+end $$;
 
 -- Messages. Producers insert; nobody updates or deletes; a leaf is emptied by truncate.
 create table pgbaton.outbox (

@@ -93,7 +93,7 @@ pub struct Pace {
 impl Default for Pace {
     fn default() -> Self {
         Self {
-            busy: Duration::from_millis(4),
+            busy: Duration::from_millis(2),
             idle: Duration::from_millis(100),
             acknowledge: Duration::from_millis(100),
             acknowledge_idle: Duration::from_secs(10),

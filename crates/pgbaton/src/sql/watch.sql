@@ -2,7 +2,7 @@
 -- every replica must come to the same ones.
 -- Rows: the incarnation and the settled timeline in each; `kind` r = a replica, l = a lane, h = neither.
 -- Locks: none. Small tables: read whole.
-select pgbaton.incarnation() as incarnation, (select timeline from pgbaton.home) as settled, f.*
+select (select pgbaton.incarnation()) as incarnation, (select timeline from pgbaton.home) as settled, f.*
 from (
   select 'h' as kind, null::uuid as replica, null::bigint as beat, null::bigint as ttl_ms, null::text[] as relays,
          null::text as relay, null::integer as lane, null::integer as lanes, null::bigint as epoch

@@ -39,7 +39,8 @@ impl Default for WindowSize {
 
 impl WindowSize {
     const LEAST: usize = 256;
-    const MOST: usize = 8_192;
+    /// Planning a window costs as much as reading a thousand rows.
+    const MOST: usize = 16_384;
 
     fn follow(&mut self, messages: usize, bytes: usize, budget: usize) {
         let fitting = bytes.checked_div(messages).map_or(Self::MOST, |each| budget / each.max(1));
@@ -207,7 +208,6 @@ impl NativeSource {
         // Statements after the one that took T: what T sees has no id above this.
         let [ceiling, written] = connection.pipeline(Access::Look, [(sql::CEILING, &[]), (sql::WRITTEN, &[])]).await?;
         self.still(&here, &ceiling)?;
-        let written: String = written.first().map(|row| row.try_get("written")).transpose()?.unwrap_or_default();
         let ceiling = number(&ceiling)?;
         self.await_flush(connection, &here, &written).await?;
         if ceiling < before {
@@ -227,7 +227,12 @@ impl NativeSource {
 
     /// Visible is not yet durable: a commit that did not wait for the disk, and the sequence's last number, are given
     /// out again after a crash. A target is used only once the log is on disk beyond both.
-    async fn await_flush(&self, connection: &Connection, here: &Incarnation, written: &str) -> Result<(), Error> {
+    async fn await_flush(&self, connection: &Connection, here: &Incarnation, written: &[Row]) -> Result<(), Error> {
+        let row = written.first().ok_or_else(|| Error::new(Kind::Internal, "no log position"))?;
+        if row.try_get("flushed")? {
+            return Ok(());
+        }
+        let written: &str = row.try_get("written")?;
         loop {
             for _ in 0..FLUSH_LOOKS {
                 let [rows] = connection.pipeline(Access::Look, [(sql::FLUSHED, &[(&written, Type::TEXT)])]).await?;
