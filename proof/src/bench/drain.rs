@@ -178,7 +178,8 @@ async fn metered(
     work: impl Future<Output = Result<(usize, Duration), Error>>,
 ) -> Result<Drained, Error> {
     let row = client.query_one("select pg_backend_pid()", &[]).await;
-    let pid: i32 = row.and_then(|row| row.try_get(0)).map_err(|cause| Error::because("asking for the backend", &cause))?;
+    let pid: i32 =
+        row.and_then(|row| row.try_get(0)).map_err(|cause| Error::because("asking for the backend", &cause))?;
     let (own, backend) = ([std::process::id()], [u32::try_from(pid).unwrap_or_default()]);
     let before = (usage::processor(&own)?, usage::processor(&backend)?);
     let (messages, took) = work.await?;

@@ -241,10 +241,23 @@ impl Holder {
         Ok(read.next)
     }
 
-    /// Reads until all that is committed has been read.
+    /// Reads until something has come.
+    pub async fn read_some(&mut self) {
+        let before = self.got.len();
+        until("something to read", async || {
+            self.read().await.unwrap();
+            self.got.len() > before
+        })
+        .await;
+    }
+
+    /// Reads until all that is committed has been read. A pass that ends at a target says so as well, whatever was
+    /// committed since that target was taken: so twice.
     pub async fn drain(&mut self) {
+        let mut later = 0;
         for _ in 0..10_000 {
-            if self.read().await.unwrap() == Next::Later {
+            later = if self.read().await.unwrap() == Next::Later { later + 1 } else { 0 };
+            if later == 2 {
                 return;
             }
         }

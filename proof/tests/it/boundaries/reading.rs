@@ -24,20 +24,25 @@ const MORE_THAN_A_WINDOW: i32 = 300;
 /// A pair (l, x) is a floor only for snapshots that cover x: a transaction that began after the snapshot and before x
 /// may own an id below l.
 async fn a_floor_is_never_newer_than_its_snapshot(major: u32) {
-    let hand = Hand::new(major, 2).await;
-    let key = hand.key(0).await;
-    hand.insert("early", &key, MORE_THAN_A_WINDOW).await;
-    let mut owner = hand.holder().await;
+    let hand = Hand::new(major, 1).await;
+    hand.insert("early", "k", MORE_THAN_A_WINDOW).await;
+    let gate = gate_of(&hand).await;
+    let mut owner = hand.holder_at(&gate.dsn(hand.fixture.relay_dsn()), SOON).await;
     owner.open(&hand, 0).await;
-    owner.read().await.unwrap();
-    assert!(owner.got.len() < topics("early", MORE_THAN_A_WINDOW).len(), "the target is not exhausted yet");
 
-    // Not visible in the target, and not running when it was taken.
-    let late = hand.open_transaction("late", &key, 1).await;
-    // Opening another lane reads the sequence; the acknowledgement then makes a pair that covers the late id.
-    owner.open(&hand, 1).await;
+    // Begins after the target's snapshot was taken, and has its id before the ceiling is read, which becomes l.
+    let ceiling = gate.hold(Match::verb("ceiling"));
+    let between = async {
+        ceiling.reached().await;
+        let late = hand.open_transaction("late", "k", 1).await;
+        ceiling.release();
+        late
+    };
+    let ((), late) = tokio::join!(owner.read_some(), between);
+    let so_far = owner.got.len();
+    assert!(so_far > 0 && so_far < topics("early", MORE_THAN_A_WINDOW).len(), "the target is not exhausted: {so_far}");
     owner.acknowledge().await.unwrap();
-    owner.drain().await;
+    // Before the next target is taken, which would list it as running.
     late.batch_execute("commit").await.unwrap();
     owner.drain().await;
 
@@ -113,7 +118,7 @@ async fn a_target_older_than_what_a_lane_has_seen_is_not_taken_up(major: u32) {
     hand.insert("behind", &behind, MORE_THAN_A_WINDOW).await;
     let mut owner = hand.holder().await;
     owner.open(&hand, 1).await;
-    owner.read().await.unwrap();
+    owner.read_some().await;
     assert!(owner.got.len() < 300, "its target stays: there is more to read");
 
     hand.insert("ahead", &ahead, 1).await;
@@ -145,9 +150,7 @@ async fn stragglers_go_on_from_where_they_stood(major: u32) {
     first.acknowledge().await.unwrap();
     first.drain().await;
     bulk.batch_execute("commit").await.unwrap();
-    while first.got.len() == 1 {
-        first.read().await.unwrap();
-    }
+    first.read_some().await;
     first.acknowledge().await.unwrap();
     let so_far = first.got.len();
     assert!((2..10_000).contains(&so_far), "a step is bounded: {so_far}");
@@ -174,9 +177,7 @@ async fn a_lane_that_reads_up_to_its_neighbours_does_not_skip_the_rest(major: u3
     owner.open(&hand, 0).await;
     owner.open(&hand, 1).await;
     owner.room(0, false);
-    while owner.got.is_empty() {
-        owner.read().await.unwrap();
-    }
+    owner.read_some().await;
     assert!(owner.got.iter().all(|topic| topic.starts_with("lane 1")), "the other one has no room");
     owner.room(0, true);
     owner.drain().await;
