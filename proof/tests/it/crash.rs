@@ -9,17 +9,27 @@ use std::time::Duration;
 use proof::fixture::{Fixture, connect};
 use proof::on_each_version;
 use proof::servers::{Binaries, Cluster, Options};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio_postgres::Client;
 
 use crate::hand::{Hand, SOON, until};
 use crate::lines::ids_in;
 
 on_each_version!(what_was_read_is_kept_by_recovery);
 
-/// The log's writer sleeps, so that what nobody waits for is seldom on disk.
-async fn forgetful_cluster(major: u32) -> Cluster {
-    let settings = vec![("wal_writer_delay".to_owned(), "10s".to_owned())];
+/// A server whose log's writer sleeps, so that what nobody waits for is seldom on disk.
+pub async fn forgetful_cluster(major: u32) -> Cluster {
+    let settings = [("wal_writer_delay", "10s"), ("autovacuum", "off")];
+    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let options = Options { fsync: true, settings, ..Options::default() };
     Cluster::start(&Binaries::find(major).unwrap(), options).await.unwrap()
+}
+
+/// From now on the log's writer does not even wake up by chance. It dies with its server.
+pub async fn stop_the_logs_writer(admin: &Client) {
+    let sql = "select pid from pg_stat_activity where backend_type = 'walwriter'";
+    let pid = Pid::from_raw(admin.query_one(sql, &[]).await.unwrap().get(0)).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
 }
 
 /// Step by step: read, crash, look.
@@ -27,6 +37,7 @@ async fn what_was_read_is_kept_by_recovery(major: u32) {
     let mut cluster = forgetful_cluster(major).await;
     let hand = Hand::on(Fixture::on(&cluster).await.unwrap(), 1).await;
     hand.admin.batch_execute("checkpoint").await.unwrap();
+    stop_the_logs_writer(&hand.admin).await;
     hand.producer.batch_execute("set synchronous_commit = off").await.unwrap();
     let mut owner = hand.holder().await;
     owner.open(&hand, 0).await;

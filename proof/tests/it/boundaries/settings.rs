@@ -3,8 +3,8 @@
 use pgbaton::source::Source;
 use proof::fixture::Fixture;
 use proof::on_each_version;
-use proof::servers::{Binaries, Cluster, Options};
 
+use crate::crash::{forgetful_cluster, stop_the_logs_writer};
 use crate::hand::{Hand, topics};
 
 on_each_version!(
@@ -70,12 +70,10 @@ async fn the_default_isolation_does_not_matter(major: u32) {
 
 /// The role's commits do not wait for the disk. A position that was acknowledged is there after a crash all the same.
 async fn what_others_rely_on_is_on_disk_whatever_the_default(major: u32) {
-    // The writer of the log sleeps, so that what nobody waits for is not written by chance.
-    let settings = vec![("wal_writer_delay".to_owned(), "10s".to_owned())];
-    let options = Options { settings, ..Options::default() };
-    let mut cluster = Cluster::start(&Binaries::find(major).unwrap(), options).await.unwrap();
+    let mut cluster = forgetful_cluster(major).await;
     let hand = Hand::on(Fixture::on(&cluster).await.unwrap(), 1).await;
     hand.admin.batch_execute("alter role pgbaton_relay set synchronous_commit = off; checkpoint").await.unwrap();
+    stop_the_logs_writer(&hand.admin).await;
     hand.insert("message", "k", 1).await;
     let mut owner = hand.holder().await;
     owner.open(&hand, 0).await;
