@@ -10,7 +10,7 @@ create schema if not exists pgbaton authorization {migrate};
 grant usage on schema pgbaton to {relay}, {producer};
 
 revoke execute on all functions in schema pgbaton from public;
-grant execute on function pgbaton.incarnation(), pgbaton.lane_lock(text, integer) to {relay};
+grant execute on function pgbaton.incarnation(), pgbaton.leaves(bigint), pgbaton.lane_lock(text, integer) to {relay};
 grant select on all tables in schema pgbaton to {relay};
 grant select on all sequences in schema pgbaton to {relay};
 grant insert on pgbaton.relay, pgbaton.lane, pgbaton.replica, pgbaton.position to {relay};

@@ -41,6 +41,7 @@ pub mod retry;
 pub mod sink;
 pub mod source;
 pub mod sql;
+mod thread;
 
 pub use connection::Database;
 pub use error::Error;

@@ -134,6 +134,18 @@ impl Messages {
         });
     }
 
+    /// Takes all messages out and keeps the space they had.
+    pub(crate) fn clear(&mut self) {
+        self.text.clear();
+        self.binary.clear();
+        self.entries.clear();
+    }
+
+    /// Bytes this occupies, whether filled or not.
+    pub(crate) fn capacity(&self) -> usize {
+        self.text.capacity() + self.binary.capacity() + self.entries.capacity() * size_of::<Entry>()
+    }
+
     /// Number of messages.
     #[must_use]
     pub fn len(&self) -> usize {

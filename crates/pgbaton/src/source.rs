@@ -2,8 +2,9 @@
 //!
 //! Claims, leases and lanes are not a source's business: they always live in pgbaton's own tables.
 
-use std::sync::Arc;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -196,47 +197,81 @@ pub struct Batch {
     /// The lane and the epoch it was read under.
     pub grant: Grant,
     /// In order. None, if the lane got on without a message.
-    pub messages: Messages,
+    pub messages: Held,
     /// How far the lane is once these have been dealt with.
     pub next: Bookmark,
-    /// Counted against the relay's memory until dropped.
-    pub held: HeldBytes,
 }
 
-/// How many bytes of messages a relay holds in memory.
+/// How many bytes of messages a relay holds in memory, and buffers that are used again: allocating them anew for each
+/// batch costs more than filling them.
 #[derive(Debug, Default)]
 pub struct Memory {
     held: AtomicUsize,
+    spare: Mutex<Vec<Messages>>,
     /// Told when some are given back.
     pub freed: Notify,
 }
 
 impl Memory {
+    /// Buffers kept for later are no more than this together, however large a batch was.
+    const SPARE_BYTES: usize = 2 << 20;
+
     /// Bytes held now.
     #[must_use]
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
-}
 
-/// Bytes that are held in memory, given back when dropped.
-#[derive(Debug)]
-pub struct HeldBytes {
-    memory: Arc<Memory>,
-    bytes: usize,
-}
-
-impl HeldBytes {
-    /// Counts these bytes until dropped.
+    /// An empty buffer for messages.
     #[must_use]
-    pub fn new(memory: &Arc<Memory>, bytes: usize) -> Self {
-        memory.held.fetch_add(bytes, Ordering::Relaxed);
-        Self { memory: Arc::clone(memory), bytes }
+    pub fn buffer(&self) -> Messages {
+        self.spare().pop().unwrap_or_default()
+    }
+
+    fn keep(&self, mut buffer: Messages) {
+        let mut spare = self.spare();
+        if buffer.capacity() > 0
+            && spare.iter().map(Messages::capacity).sum::<usize>() + buffer.capacity() <= Self::SPARE_BYTES
+        {
+            buffer.clear();
+            spare.push(buffer);
+        }
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Vec<Messages>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for HeldBytes {
+/// Messages whose bytes count as held until this is dropped.
+#[derive(Debug)]
+pub struct Held {
+    memory: Arc<Memory>,
+    messages: Messages,
+    bytes: usize,
+}
+
+impl Held {
+    /// Counts these messages' bytes until dropped.
+    #[must_use]
+    pub fn new(memory: &Arc<Memory>, messages: Messages) -> Self {
+        let bytes = messages.bytes();
+        memory.held.fetch_add(bytes, Ordering::Relaxed);
+        Self { memory: Arc::clone(memory), messages, bytes }
+    }
+}
+
+impl Deref for Held {
+    type Target = Messages;
+
+    fn deref(&self) -> &Messages {
+        &self.messages
+    }
+}
+
+impl Drop for Held {
     fn drop(&mut self) {
+        self.memory.keep(std::mem::take(&mut self.messages));
         self.memory.held.fetch_sub(self.bytes, Ordering::Relaxed);
         if self.bytes > 0 {
             self.memory.freed.notify_one();

@@ -133,13 +133,15 @@ async fn reads(client: &Client, facts: &Facts) -> Vec<(String, Explained)> {
         let (after, upto) = (after.to_string(), facts.ceiling.max(1).to_string());
         for lanes in ["'{}'", "'{1,7}'"] {
             for (consumed, target) in [(&facts.before, &facts.now), (&facts.now, &facts.later)] {
-                let window = [&after, &upto, &limit, consumed, target, "16", lanes, "16384"];
-                all.push(window_of(client, "window", &window).await);
+                for leaves in ["null", "'{1,5}'"] {
+                    let window = [&after, &upto, &limit, consumed, target, "16", lanes, "16384", leaves];
+                    all.push(window_of(client, "window", &window).await);
+                }
             }
             let stragglers = [&after, &upto, &part, &facts.xids, "16", lanes, "16384"];
             all.push(stragglers_of(client, "stragglers", &stragglers, facts).await);
         }
-        all.push(window_of(client, "window_end", &[&after, &upto, &limit]).await);
+        all.push(window_of(client, "window_end", &[&after, &upto, &limit, "null"]).await);
         all.push(stragglers_of(client, "stragglers_end", &[&after, &upto, &part, &facts.xids], facts).await);
     }
     let message = read(client, "message", &[&facts.ceiling.to_string(), "16"]).await;
@@ -208,7 +210,7 @@ async fn others(client: &Client, facts: &Facts) {
     let calls: &[(&str, &str, &[&str])] = &[
         (&look, "target", &[]),
         (&look, "ceiling", &[]),
-        (&look, "written", &[]),
+        (&look, "written", &["7"]),
         (&look, "flushed", &["'0/0'"]),
         (&look, "incarnation", &[]),
         (&look, "newest", &["'orders'", "3"]),

@@ -7,9 +7,15 @@ use super::Relay;
 use crate::plan;
 use crate::retry::Backoff;
 use crate::source::{Budget, Next, Read};
+use crate::thread;
 
-/// Reads until dropped. One for each relay.
+/// Reads until dropped. One for each relay, on a thread of its own: every few rows that arrive wake whoever waits for
+/// them, and among several threads that costs more than taking the rows in. So reading delays no publishing, either.
 pub(crate) async fn run(relay: Arc<Relay>) {
+    thread::on_its_own("read", move || until_dropped(relay)).await;
+}
+
+async fn until_dropped(relay: Arc<Relay>) {
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
     let mut pause = relay.spec.pace.busy;
     loop {
@@ -35,8 +41,7 @@ pub(crate) async fn run(relay: Arc<Relay>) {
                 }
                 pause = if any { relay.spec.pace.busy } else { pause };
                 match next {
-                    // Lets the lanes take what they were given.
-                    Next::Now => tokio::task::yield_now().await,
+                    Next::Now => {}
                     Next::WithRoom => wait_for_room(&relay).await,
                     Next::Later => {
                         wait(&relay, pause).await;

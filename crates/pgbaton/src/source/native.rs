@@ -1,8 +1,8 @@
 //! The native outbox: pgbaton's own append-only log.
 //!
 //! This file keeps what is known in memory and takes up lanes; `native/read.rs` carries out what the planner decides,
-//! `native/acknowledge.rs` writes positions. Everything in memory belongs to one incarnation of the database and is
-//! dropped with the last lane.
+//! `native/rows.rs` turns rows into messages, `native/acknowledge.rs` writes positions. Everything in memory belongs to
+//! one incarnation of the database and is dropped with the last lane.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -23,6 +23,7 @@ use crate::sql;
 mod acknowledge;
 mod check;
 mod read;
+mod rows;
 
 /// What to say when positions and log do not belong together.
 pub(crate) const REBASE: &str = "The log was restored, or set back by hand. `pgbaton rebase` takes all positions back \
@@ -55,8 +56,20 @@ struct Log {
     floors: Floors,
     /// The last number read from the sequence.
     last_number: Option<i64>,
+    /// The last look for a target found one.
+    news: bool,
+    /// Which leaves the newest target needs.
+    leaves: Option<Leaves>,
     /// How many rows the next step examines: follows the size of messages.
     window: read::WindowSize,
+}
+
+/// Which leaves hold the messages that a target sees.
+struct Leaves {
+    target: Target,
+    /// Only those with greater ids.
+    above: i64,
+    segments: Vec<i16>,
 }
 
 /// Where one lane stands.

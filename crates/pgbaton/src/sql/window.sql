@@ -1,6 +1,6 @@
 -- A window: of the next $3 rows by id, those that T sees and S does not, of these lanes.
 -- Parameters: $1 after, $2 up to, $3 how many rows are examined, $4 S, $5 T, $6 number of lanes, $7 the lanes (empty:
--- all), $8 the size above which only the size is given.
+-- all), $8 the size above which only the size is given, $9 the leaves that can hold such rows (null: all).
 -- Rows: the messages, ascending by id. Locks: none. Relies on: the index on id, never another path: a filter inside the
 -- limit would let the planner choose one that reads the whole table.
 select w.id, (w.hash & ($6::integer - 1))::integer as lane, w.size, w.message_id, w.created_at,
@@ -10,7 +10,9 @@ select w.id, (w.hash & ($6::integer - 1))::integer as lane, w.size, w.message_id
        case when w.size <= $8::integer then w.payload end as payload,
        case when w.size <= $8::integer then w.payload_json end as payload_json
 from (
-  select * from pgbaton.outbox where id > $1::bigint and id <= $2::bigint order by id limit $3::bigint
+  select * from pgbaton.outbox
+  where id > $1::bigint and id <= $2::bigint and ($9::smallint[] is null or segment = any($9::smallint[]))
+  order by id limit $3::bigint
 ) w
 where (
     -- Began after S was taken, and ended before T was: true of most rows, and cheaper to tell than what follows.

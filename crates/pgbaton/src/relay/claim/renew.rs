@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, watch};
 
 use super::look;
 use crate::clock::{self, SharedLease};
@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::lane::ReplicaId;
 use crate::lease::{Beat, LeaseStep};
 use crate::position::Incarnation;
+use crate::thread;
 
 /// A renewal that failed is tried again after this.
 const RENEW_AGAIN: Duration = Duration::from_millis(100);
@@ -26,22 +27,9 @@ pub(super) struct Renewer {
     pub(super) look_again: Arc<Notify>,
 }
 
-/// Renews the lease until it is over. Dropped, it leaves the thread to end with the lease.
+/// Renews the lease until it is over, or this is dropped.
 pub(super) async fn run(renewer: Renewer) {
-    let (ending, ended) = oneshot::channel();
-    let thread = std::thread::Builder::new().name("renew".into()).spawn(move || {
-        match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-            Ok(runtime) => runtime.block_on(until_over(renewer)),
-            Err(error) => tracing::error!(%error, "the lease cannot be renewed"),
-        }
-        // Whoever waited for it may be gone.
-        let _ = ending.send(());
-    });
-    match thread {
-        // An error means that the thread has ended as well.
-        Ok(_) => drop(ended.await),
-        Err(error) => tracing::error!(%error, "no thread to renew the lease on"),
-    }
+    thread::on_its_own("renew", move || until_over(renewer)).await;
 }
 
 async fn until_over(Renewer { database, id, lease, here, look_again }: Renewer) {

@@ -7,25 +7,23 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio_postgres::Row;
-use tokio_postgres::types::{FromSql, Type};
-use uuid::Uuid;
+use tokio_postgres::types::Type;
 
-use super::{NativeSource, bookmark, number, snapshot};
+use super::rows::{Examined, Found, FoundPart, INLINE_BYTES, with_message};
+use super::{Leaves, NativeSource, bookmark, number, snapshot};
 use crate::clock;
 use crate::connection::{Access, Connection, Parameter, incarnation};
 use crate::error::{Error, Kind};
-use crate::message::{Message, Messages, Payload, Timestamp};
+use crate::message::Messages;
 use crate::plan::{self, LaneView, ReadStep};
 use crate::position::{Incarnation, Phase, Position, Target};
-use crate::source::{Batch, Budget, HeldBytes, Next, Read, Room};
+use crate::source::{Batch, Budget, Held, Next, Read, Room};
 use crate::sql::{self, Verb};
 
-/// Messages up to this size come with the window, larger ones alone: a window of them would not fit into memory.
-const INLINE_BYTES: i32 = 16 * 1024;
 /// Of each straggling transaction at least so many rows are examined in one step, however many there are.
 const STRAGGLERS_EACH: i64 = 64;
-/// The server writes its log a few times a second even if nobody asks; a commit of our own is quicker than that.
-const FLUSH_LOOKS: usize = 3;
+/// Writers' commits bring the log to disk all the time; a commit of our own is for when nobody else is writing.
+const FLUSH_LOOKS: usize = 4;
 const FLUSH_PAUSE: Duration = Duration::from_millis(1);
 
 /// How many rows the next step examines. Doubles while they are small, and shrinks with their size.
@@ -45,35 +43,6 @@ impl WindowSize {
     fn follow(&mut self, messages: usize, bytes: usize, budget: usize) {
         let fitting = bytes.checked_div(messages).map_or(Self::MOST, |each| budget / each.max(1));
         self.0 = (self.0 * 2).min(fitting).clamp(Self::LEAST, Self::MOST);
-    }
-}
-
-/// What a step brought for one lane, in order.
-#[derive(Default)]
-struct Found(Vec<FoundPart>);
-
-enum FoundPart {
-    /// Messages, and the id of the last of them.
-    Batch { messages: Messages, last: i64 },
-    /// A message that is still to be fetched.
-    Large { id: i64, bytes: usize },
-}
-
-impl Found {
-    fn push(&mut self, id: i64, message: Message<'_>, bytes: usize, budget: &Budget) {
-        match self.0.last_mut() {
-            Some(FoundPart::Batch { messages, last })
-                if messages.len() < budget.batch_messages && messages.bytes() + bytes <= budget.batch_bytes =>
-            {
-                messages.push(message);
-                *last = id;
-            }
-            _ => {
-                let mut messages = Messages::default();
-                messages.push(message);
-                self.0.push(FoundPart::Batch { messages, last: id });
-            }
-        }
     }
 }
 
@@ -138,10 +107,10 @@ impl NativeSource {
                 Ok(true)
             }
             ReadStep::Aim { lanes } => {
-                let target = self.sight(lanes).await?;
+                let leaves = self.sight(lanes).await?;
                 self.served(lanes);
-                let Some((here, target)) = target else { return Ok(false) };
-                self.take_target(&here, lanes, &target);
+                let Some((here, leaves)) = leaves else { return Ok(false) };
+                self.take_target(&here, lanes, leaves);
                 Ok(true)
             }
             ReadStep::Stragglers { lanes, xids, after, upto } => {
@@ -179,7 +148,7 @@ impl NativeSource {
     }
 
     /// Looks for a new target for lanes at rest. `None` if nothing has happened since the last one.
-    async fn sight(&self, lanes: &[i32]) -> Result<Option<(Incarnation, Target)>, Error> {
+    async fn sight(&self, lanes: &[i32]) -> Result<Option<(Incarnation, Leaves)>, Error> {
         let mut slot = self.reader.lock().await;
         let connection = slot.take().await?;
         let sighted = self.sight_on(&connection, lanes).await?;
@@ -187,36 +156,55 @@ impl NativeSource {
         Ok(sighted)
     }
 
-    async fn sight_on(&self, connection: &Connection, lanes: &[i32]) -> Result<Option<(Incarnation, Target)>, Error> {
-        let [rows] = connection.pipeline(Access::Look, [(sql::TARGET, &[])]).await?;
-        let here = incarnation(&rows)?;
+    async fn sight_on(&self, connection: &Connection, lanes: &[i32]) -> Result<Option<(Incarnation, Leaves)>, Error> {
+        let floors = |log: &super::Log| -> Vec<i64> {
+            lanes.iter().filter_map(|lane| log.places.get(lane)).map(|place| place.read_to.floor()).collect()
+        };
+        let (floors, known, news) = self.log(|log| (floors(log), log.last_number, log.news));
+        let above = floors.iter().min().copied().unwrap_or_default();
+        let written: [Parameter<'_>; 1] = [(&above, Type::INT8)];
+        // While messages come in, all is asked for at once: one statement after the other, in one round trip.
+        let (target, beside) = if news {
+            let statements = [(sql::TARGET, &[][..]), (sql::CEILING, &[]), (sql::WRITTEN, &written)];
+            let [target, ceiling, written] = connection.pipeline(Access::Look, statements).await?;
+            (target, Some([ceiling, written]))
+        } else {
+            let [target] = connection.pipeline(Access::Look, [(sql::TARGET, &[])]).await?;
+            (target, None)
+        };
+        let here = incarnation(&target)?;
         self.same_incarnation(&here)?;
-        let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "no snapshot"))?;
+        let row = target.first().ok_or_else(|| Error::new(Kind::Internal, "no snapshot"))?;
         if !row.try_get::<_, bool>("alone")? {
             return Err(Error::new(Kind::Internal, "a target was taken in a transaction that has an id"));
         }
         let seen = snapshot(row.try_get("snapshot")?)?;
-        let (news, before) = self.log(|log| {
-            let places = || lanes.iter().filter_map(|lane| log.places.get(lane)).map(|place| &place.read_to);
-            let floors = places().map(Position::floor);
-            let before = floors.chain(log.last_number).max().unwrap_or_default();
-            (places().any(|place| seen.newer_than(place.consumed())), before)
+        let news = self.log(|log| {
+            let mut places = lanes.iter().filter_map(|lane| log.places.get(lane)).map(|place| &place.read_to);
+            log.news = places.any(|place| seen.newer_than(place.consumed()));
+            log.news
         });
         if !news {
             return Ok(None);
         }
         // Statements after the one that took T: what T sees has no id above this.
-        let [ceiling, written] = connection.pipeline(Access::Look, [(sql::CEILING, &[]), (sql::WRITTEN, &[])]).await?;
+        let [ceiling, written] = match beside {
+            Some(beside) => beside,
+            None => connection.pipeline(Access::Look, [(sql::CEILING, &[]), (sql::WRITTEN, &written)]).await?,
+        };
         self.still(&here, &ceiling)?;
         let ceiling = number(&ceiling)?;
         self.await_flush(connection, &here, &written).await?;
+        let before = floors.into_iter().chain(known).max().unwrap_or_default();
         if ceiling < before {
             return Err(Error::refused(
                 format!("relay {}: the outbox's last number is {ceiling} and was {before} before", self.relay),
                 super::REBASE,
             ));
         }
-        Ok(Some((here, Target { snapshot: seen, ceiling })))
+        let row = written_row(&written)?;
+        let target = Target { snapshot: seen, ceiling };
+        Ok(Some((here, Leaves { target, above, segments: row.try_get("leaves")? })))
     }
 
     /// What belongs together comes from one incarnation, whatever the log in memory has become meanwhile.
@@ -228,30 +216,33 @@ impl NativeSource {
     /// Visible is not yet durable: a commit that did not wait for the disk, and the sequence's last number, are given
     /// out again after a crash. A target is used only once the log is on disk beyond both.
     async fn await_flush(&self, connection: &Connection, here: &Incarnation, written: &[Row]) -> Result<(), Error> {
-        let row = written.first().ok_or_else(|| Error::new(Kind::Internal, "no log position"))?;
+        let row = written_row(written)?;
         if row.try_get("flushed")? {
             return Ok(());
         }
         let written: &str = row.try_get("written")?;
         loop {
-            for _ in 0..FLUSH_LOOKS {
+            for look in 0..FLUSH_LOOKS {
                 let [rows] = connection.pipeline(Access::Look, [(sql::FLUSHED, &[(&written, Type::TEXT)])]).await?;
                 self.still(here, &rows)?;
                 if rows.first().map(|row| row.try_get("flushed")).transpose()? == Some(true) {
                     return Ok(());
                 }
-                tokio::time::sleep(FLUSH_PAUSE).await;
+                if look > 0 {
+                    tokio::time::sleep(FLUSH_PAUSE).await;
+                }
             }
             connection.pipeline(Access::Write, [(sql::FLUSH, &[])]).await?;
         }
     }
 
     /// Has lanes take up a target, unless everything in memory belongs to another incarnation by now.
-    fn take_target(&self, here: &Incarnation, lanes: &[i32], target: &Target) {
+    fn take_target(&self, here: &Incarnation, lanes: &[i32], leaves: Leaves) {
         self.log(|log| {
             if log.incarnation.as_ref() == Some(here) {
-                log.last_number = log.last_number.max(Some(target.ceiling));
-                log.aim_at(lanes, target);
+                log.last_number = log.last_number.max(Some(leaves.target.ceiling));
+                log.aim_at(lanes, &leaves.target);
+                log.leaves = Some(leaves);
             }
         });
     }
@@ -260,7 +251,11 @@ impl NativeSource {
         let wanted = wanted(step.lanes, step.of);
         let consumed = step.place.consumed().to_string();
         let target = step.place.target().map(|target| target.snapshot.to_string());
-        let rows: [Parameter<'_>; 8] = [
+        let leaves = self.log(|log| {
+            let known = log.leaves.as_ref().filter(|known| Some(&known.target) == step.place.target());
+            known.filter(|known| step.after >= known.above).map(|known| known.segments.clone())
+        });
+        let rows: [Parameter<'_>; 9] = [
             (&step.after, Type::INT8),
             (&step.upto, Type::INT8),
             (&step.limit, Type::INT8),
@@ -269,9 +264,16 @@ impl NativeSource {
             (&step.of, Type::INT4),
             (&wanted, Type::INT4_ARRAY),
             (&INLINE_BYTES, Type::INT4),
+            (&leaves, Type::INT2_ARRAY),
         ];
-        // Ids are unique, so a short range needs no look for where the window ends.
-        let end = (step.upto - step.after > step.limit).then_some((sql::WINDOW_END, &rows[..3]));
+        let ending: [Parameter<'_>; 4] = [
+            (&step.after, Type::INT8),
+            (&step.upto, Type::INT8),
+            (&step.limit, Type::INT8),
+            (&leaves, Type::INT2_ARRAY),
+        ];
+        // Ids are unique, so a short range is examined whole.
+        let end = (step.upto - step.after > step.limit).then_some((sql::WINDOW_END, &ending[..]));
         self.read_step(step, end, (sql::WINDOW, &rows), batches).await
     }
 
@@ -299,34 +301,48 @@ impl NativeSource {
         rows: (Verb<'_>, &[Parameter<'_>]),
         batches: &mut Vec<Batch>,
     ) -> Result<(), Error> {
-        let mut found: BTreeMap<i32, Found> = step.lanes.iter().map(|lane| (*lane, Found::default())).collect();
-        let (mut count, mut bytes) = (0, 0);
         let mut slot = self.reader.lock().await;
         let connection = slot.take().await?;
-        let (small, end) = connection
-            .stream((sql::INCARNATION, &[]), end, rows, |row| {
-                count += 1;
-                bytes += place_row(row, &mut found, step.budget, bytes)?;
-                Ok(())
-            })
-            .await?;
-        self.still(&step.here, &small)?;
-        let end: Option<i64> = end.and_then(|rows| rows.first().map(|row| row.try_get(0))).transpose()?;
+        let mut examined = self.examine(&connection, step, None, rows).await?;
+        if end.is_some() && examined.newest.is_none() {
+            // Perhaps there is more behind what was examined, and no row tells where that ended.
+            examined = self.examine(&connection, step, end, rows).await?;
+        }
+        let Examined { found, rows, bytes, newest, end: ends_at } = examined;
+        // Without an `end` all rows up to the upper bound were examined; else those up to the last one that came.
+        let end = ends_at.or(end.and(newest)).unwrap_or(step.upto);
         // Everything is fetched before any lane moves: what fails now moves none.
         let mut left = step.budget.bytes.saturating_sub(bytes);
         let mut fetched = Vec::new();
         for (lane, found) in found {
-            let nothing_yet = count == 0 && fetched.iter().all(Fetched::is_empty);
+            let nothing_yet = rows == 0 && fetched.iter().all(Fetched::is_empty);
             let fetch = self.fetch_large(&connection, step, found, &mut left, nothing_yet).await?;
             fetched.push(Fetched { lane, ..fetch });
         }
         slot.put(connection);
-        self.log(|log| log.window.follow(count, bytes, step.budget.bytes));
+        self.log(|log| log.window.follow(rows, bytes, step.budget.bytes));
         for fetched in fetched {
-            batches.extend(self.emit(step, fetched, end.unwrap_or(step.upto))?);
+            batches.extend(self.emit(step, fetched, end)?);
         }
         self.served(step.lanes);
         Ok(())
+    }
+
+    /// One transaction: the rows that these lanes want of those that are examined, and, if asked, where these end.
+    async fn examine(
+        &self,
+        connection: &Connection,
+        step: &Step<'_>,
+        end: Option<(Verb<'_>, &[Parameter<'_>])>,
+        rows: (Verb<'_>, &[Parameter<'_>]),
+    ) -> Result<Examined, Error> {
+        let mut examined = Examined::new(step.lanes);
+        let (small, end) = connection
+            .stream((sql::INCARNATION, &[]), end, rows, |row| examined.take(row, step.budget, &self.memory))
+            .await?;
+        self.still(&step.here, &small)?;
+        examined.end = end.and_then(|rows| rows.first().map(|row| row.try_get(0))).transpose()?;
+        Ok(examined)
     }
 
     /// Turns what was found for a lane into batches, and moves the lane on to where it stands now. A lane that was closed
@@ -347,8 +363,8 @@ impl NativeSource {
             return Ok(Vec::new());
         };
         let batch = |messages: Messages, place: &Position| {
-            let held = HeldBytes::new(&self.memory, messages.bytes());
-            Ok(Batch { grant: grant.clone(), messages, next: bookmark(&step.here, place)?, held })
+            let messages = Held::new(&self.memory, messages);
+            Ok(Batch { grant: grant.clone(), messages, next: bookmark(&step.here, place)? })
         };
         let count = fetched.parts.len();
         if count == 0 && *stood != to {
@@ -438,6 +454,10 @@ impl Fetched {
     }
 }
 
+fn written_row(rows: &[Row]) -> Result<&Row, Error> {
+    rows.first().ok_or_else(|| Error::new(Kind::Internal, "no log position"))
+}
+
 impl super::Log {
     fn aim_at(&mut self, lanes: &[i32], target: &Target) {
         for lane in lanes {
@@ -467,71 +487,6 @@ fn views(log: &super::Log, rooms: &[Room]) -> Vec<LaneView> {
 /// The lanes to ask for; none means all of them, which spares the comparison of every row.
 fn wanted(lanes: &[i32], of: i32) -> Vec<i32> {
     if usize::try_from(of) == Ok(lanes.len()) { Vec::new() } else { lanes.to_vec() }
-}
-
-/// Puts a row where it belongs, or notes that it is to be fetched later: when it is large, or when this step has brought
-/// as much as fits. Gives back the bytes it holds.
-fn place_row(row: &Row, found: &mut BTreeMap<i32, Found>, budget: &Budget, so_far: usize) -> Result<usize, Error> {
-    let (id, lane, size): (i64, i32, i32) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-    let bytes = usize::try_from(size).unwrap_or_default();
-    let found = found.get_mut(&lane).ok_or_else(|| {
-        Error::new(Kind::Internal, format!("message {id} is of lane {lane}, which was not asked for"))
-    })?;
-    if size > INLINE_BYTES || so_far > budget.bytes {
-        found.0.push(FoundPart::Large { id, bytes });
-        return Ok(0);
-    }
-    with_message(row, |message| found.push(id, message, bytes, budget))?;
-    Ok(bytes)
-}
-
-/// Lends out a row as a message, without copying it.
-fn with_message(row: &Row, take: impl FnOnce(Message<'_>)) -> Result<(), Error> {
-    let id = Uuid::from_bytes(fixed(row.try_get(3)?)?);
-    let mut text = Uuid::encode_buffer();
-    let created_at = i64::from_be_bytes(fixed(row.try_get(4)?)?);
-    let payload = match (row.try_get::<_, Option<Raw<'_>>>(8)?, row.try_get::<_, Option<Raw<'_>>>(9)?) {
-        (Some(Raw(bytes)), _) => Payload::Bytes(bytes),
-        (None, Some(json)) => Payload::Json(json.text()?),
-        (None, None) => Payload::None,
-    };
-    take(Message {
-        id: id.hyphenated().encode_lower(&mut text),
-        topic: row.try_get(5)?,
-        key: row.try_get(6)?,
-        headers: row.try_get::<_, Option<Raw<'_>>>(7)?.map(Raw::text).transpose()?,
-        payload,
-        created_at: Timestamp(created_at.saturating_add(POSTGRES_EPOCH)),
-    });
-    Ok(())
-}
-
-/// Microseconds from 1970 to 2000, where PostgreSQL counts from.
-const POSTGRES_EPOCH: i64 = 946_684_800_000_000;
-
-/// A column's bytes as the server sent them, whatever its type: JSON must not be parsed, only passed on.
-#[derive(Clone, Copy)]
-struct Raw<'a>(&'a [u8]);
-
-impl<'a> Raw<'a> {
-    fn text(self) -> Result<&'a str, Error> {
-        std::str::from_utf8(self.0)
-            .map_err(|error| Error::new(Kind::Internal, "a text that is not UTF-8").because(error))
-    }
-}
-
-impl<'a> FromSql<'a> for Raw<'a> {
-    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
-        Ok(Self(raw))
-    }
-
-    fn accepts(_: &Type) -> bool {
-        true
-    }
-}
-
-fn fixed<const N: usize>(raw: Raw<'_>) -> Result<[u8; N], Error> {
-    raw.0.try_into().map_err(|error| Error::new(Kind::Internal, "a value of another size").because(error))
 }
 
 #[cfg(test)]
