@@ -22,6 +22,30 @@ CREATE FUNCTION pgbaton.lane_lock(relay text, lane integer) RETURNS bigint
  SELECT hashtextextended(((('pgbaton.lane '::text || relay) || ' '::text) || lane), (0)::bigint) AS hashtextextended;
 END;
 
+CREATE FUNCTION pgbaton.leaves(above bigint) RETURNS smallint[]
+    LANGUAGE plpgsql STABLE
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    AS $$
+begin
+  if (select s.last_value from pgbaton.outbox_id_seq s) operator(pg_catalog.<=) above then
+    return '{}';
+  end if;
+  return pg_catalog.array_remove(array[
+    (select 0::smallint from pgbaton.outbox_0 o where o.id operator(pg_catalog.>) above order by o.id limit 1),
+    (select 1::smallint from pgbaton.outbox_1 o where o.id operator(pg_catalog.>) above order by o.id limit 1),
+    (select 2::smallint from pgbaton.outbox_2 o where o.id operator(pg_catalog.>) above order by o.id limit 1),
+    (select 3::smallint from pgbaton.outbox_3 o where o.id operator(pg_catalog.>) above order by o.id limit 1),
+    (select 4::smallint from pgbaton.outbox_4 o where o.id operator(pg_catalog.>) above order by o.id limit 1),
+    (select 5::smallint from pgbaton.outbox_5 o where o.id operator(pg_catalog.>) above order by o.id limit 1),
+    (select 6::smallint from pgbaton.outbox_6 o where o.id operator(pg_catalog.>) above order by o.id limit 1),
+    (select 7::smallint from pgbaton.outbox_7 o where o.id operator(pg_catalog.>) above order by o.id limit 1)
+  ], null);
+end $$;
+
 CREATE TABLE pgbaton.outbox (
     xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
     id bigint NOT NULL,

@@ -87,6 +87,9 @@ create function pgbaton.leaves(above bigint) returns smallint[]
   set jit = off
 as $$
 begin
+  if (select s.last_value from pgbaton.outbox_id_seq s) operator(pg_catalog.<=) above then
+    return '{}';
+  end if;
   return pg_catalog.array_remove(array[
     (select 0::smallint from pgbaton.outbox_0 o where o.id operator(pg_catalog.>) above order by o.id limit 1),
     (select 1::smallint from pgbaton.outbox_1 o where o.id operator(pg_catalog.>) above order by o.id limit 1),

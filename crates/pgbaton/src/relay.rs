@@ -78,7 +78,7 @@ impl Default for Limits {
 /// How often a relay does what.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// Between looks at the outbox while messages come in.
+    /// From the beginning of one look at the outbox to the next while messages come in.
     pub busy: Duration,
     /// Between looks at the outbox when nothing has come in for a while.
     pub idle: Duration,

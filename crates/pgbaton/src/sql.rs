@@ -23,7 +23,7 @@ pub const SETTINGS: &str = "set local jit = off; set local max_parallel_workers_
 pub const READ_SETTINGS: &str = "set local enable_seqscan = off; set local enable_bitmapscan = off; \
      set local enable_sort = off; set local enable_indexonlyscan = on; set local enable_material = off; \
      set local enable_memoize = off; set local enable_hashjoin = off; set local enable_mergejoin = off; \
-     set local random_page_cost = 1; set local row_security = off";
+     set local random_page_cost = 1; set local enable_partition_pruning = on; set local row_security = off";
 
 macro_rules! verbs {
     ($($verb:ident = $name:literal),* $(,)?) => {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Relay;
+use crate::clock;
 use crate::plan;
 use crate::retry::Backoff;
 use crate::source::{Budget, Next, Read};
@@ -18,6 +19,7 @@ pub(crate) async fn run(relay: Arc<Relay>) {
 async fn until_dropped(relay: Arc<Relay>) {
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
     let mut pause = relay.spec.pace.busy;
+    let mut began = clock::now();
     loop {
         let rooms = relay.flows.rooms(&relay.spec.limits);
         if !rooms.iter().any(|room| room.room) {
@@ -44,7 +46,8 @@ async fn until_dropped(relay: Arc<Relay>) {
                     Next::Now => {}
                     Next::WithRoom => wait_for_room(&relay).await,
                     Next::Later => {
-                        wait(&relay, pause).await;
+                        wait(&relay, pause.saturating_sub(clock::now().since(began))).await;
+                        began = clock::now();
                         pause = (pause * 2).min(relay.spec.pace.idle).max(relay.spec.pace.busy);
                     }
                 }

@@ -3,6 +3,7 @@
 use proof::fixture::Fixture;
 use proof::on_each_version;
 use proof::servers::{Binaries, Cluster, Options};
+use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use crate::gate::{Gate, Match};
@@ -11,11 +12,15 @@ use crate::hand::{Hand, SOON, sorted, sql, topics};
 on_each_version!(
     a_floor_is_never_newer_than_its_snapshot,
     what_commits_between_snapshot_and_ceiling_is_delivered,
+    what_commits_between_snapshot_and_ceiling_in_one_round_trip_is_delivered,
+    a_window_of_other_lanes_rows_is_not_the_end,
     the_very_first_message_of_a_fresh_sequence_is_delivered,
     a_target_is_not_taken_in_a_transaction_with_an_id,
     a_target_older_than_what_a_lane_has_seen_is_not_taken_up,
     stragglers_go_on_from_where_they_stood,
     a_lane_that_reads_up_to_its_neighbours_does_not_skip_the_rest,
+    messages_are_found_in_whichever_leaf_they_are,
+    a_lane_far_behind_looks_into_the_leaves_it_needs,
 );
 
 /// The smallest window: more messages than this take more than one read.
@@ -58,6 +63,28 @@ async fn what_commits_between_snapshot_and_ceiling_is_delivered(major: u32) {
     owner.open(&hand, 0).await;
 
     // Whichever of the two statements comes second.
+    let either = Match::Contains(vec![sql("target").to_owned(), sql("ceiling").to_owned()]);
+    let second = gate.hold_after(1, either);
+    let between = async {
+        second.reached().await;
+        hand.insert("between", "k", 1).await;
+        second.release();
+    };
+    tokio::join!(owner.drain(), between);
+    owner.drain().await;
+
+    assert_eq!(owner.got, ["before 1", "between 1"]);
+}
+
+/// The same while messages come in, when both are asked for in one round trip.
+async fn what_commits_between_snapshot_and_ceiling_in_one_round_trip_is_delivered(major: u32) {
+    let hand = Hand::new(major, 1).await;
+    let gate = gate_of(&hand).await;
+    let mut owner = hand.holder_at(&gate.dsn(hand.fixture.relay_dsn()), SOON).await;
+    owner.open(&hand, 0).await;
+    hand.insert("before", "k", 1).await;
+    owner.read_some().await;
+
     let either = Match::Contains(vec![sql("target").to_owned(), sql("ceiling").to_owned()]);
     let second = gate.hold_after(1, either);
     let between = async {
@@ -189,6 +216,75 @@ async fn a_lane_that_reads_up_to_its_neighbours_does_not_skip_the_rest(major: u3
             (0..rounds).flat_map(|round| topics(&format!("lane {lane} round {round:03}"), 5)).collect();
         assert_eq!(got, wanted);
     }
+}
+
+/// None of the rows of the first windows is for this lane.
+async fn a_window_of_other_lanes_rows_is_not_the_end(major: u32) {
+    let hand = Hand::new(major, 2).await;
+    let (theirs, ours) = (hand.key(0).await, hand.key(1).await);
+    hand.insert("theirs", &theirs, 5 * MORE_THAN_A_WINDOW).await;
+    hand.insert("ours", &ours, 2).await;
+    let mut owner = hand.holder().await;
+    owner.open(&hand, 1).await;
+    owner.drain().await;
+    assert_eq!(owner.got, topics("ours", 2));
+}
+
+/// The hour turns while transactions are open, and a long statement writes into the leaf of the hour it began in.
+async fn messages_are_found_in_whichever_leaf_they_are(major: u32) {
+    let hand = Hand::new(major, 1).await;
+    let mut owner = hand.holder().await;
+    owner.open(&hand, 0).await;
+    let mut wanted = Vec::new();
+    for leaf in [3, 4, 5, 6, 7, 0, 1, 2, 3, 2] {
+        let late = hand.fixture.admin().await.unwrap();
+        late.batch_execute("begin").await.unwrap();
+        insert_into(&late, leaf, &format!("late {}", wanted.len())).await;
+        let name = format!("early {}", wanted.len());
+        insert_into(&hand.admin, leaf, &name).await;
+        insert_into(&hand.admin, (leaf + 1) % 8, &name).await;
+        owner.drain().await;
+        late.batch_execute("commit").await.unwrap();
+        owner.drain().await;
+        owner.acknowledge().await.unwrap();
+        wanted.extend(
+            [topics(&name, LEAF), topics(&name, LEAF), topics(&format!("late {}", wanted.len()), LEAF)].concat(),
+        );
+    }
+    assert_eq!(owner.got, wanted);
+}
+
+/// It takes up the target of the lanes ahead, for which the leaves with old messages did not matter.
+async fn a_lane_far_behind_looks_into_the_leaves_it_needs(major: u32) {
+    let hand = Hand::new(major, 2).await;
+    let behind = hand.key(0).await;
+    let old = "insert into pgbaton.outbox (segment, topic, key) values (2, 'old', $1)";
+    hand.admin.execute(old, &[&behind]).await.unwrap();
+    let mut owner = hand.holder().await;
+    owner.open(&hand, 1).await;
+    // The second target's floor is above the old message.
+    owner.drain().await;
+    owner.acknowledge().await.unwrap();
+    let ahead = hand.key(1).await;
+    let new =
+        "insert into pgbaton.outbox (segment, topic, key) select 5, 'new ' || n, $1 from generate_series(1, $2) n";
+    for _ in 0..2 {
+        hand.admin.execute(new, &[&ahead, &(10 * MORE_THAN_A_WINDOW)]).await.unwrap();
+        owner.read_some().await;
+        owner.acknowledge().await.unwrap();
+    }
+    assert!(owner.got.len() < 20 * usize::try_from(MORE_THAN_A_WINDOW).unwrap(), "it is still on its way");
+    owner.open(&hand, 0).await;
+    owner.drain().await;
+    assert_eq!(owner.got.iter().filter(|topic| *topic == "old").count(), 1);
+}
+
+const LEAF: i32 = 3;
+
+async fn insert_into(client: &Client, leaf: i32, name: &str) {
+    let sql = "insert into pgbaton.outbox (segment, topic, key)
+               select $1::int, $2 || ' ' || n, 'k' from generate_series(1, $3) n";
+    client.execute(sql, &[&leaf, &name, &LEAF]).await.unwrap();
 }
 
 /// On an idle database a look for news takes no transaction id and writes nothing.

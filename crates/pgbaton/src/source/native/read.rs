@@ -4,7 +4,6 @@
 //! before anything is published.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -23,8 +22,7 @@ use crate::sql::{self, Verb};
 /// Of each straggling transaction at least so many rows are examined in one step, however many there are.
 const STRAGGLERS_EACH: i64 = 64;
 /// Writers' commits bring the log to disk all the time; a commit of our own is for when nobody else is writing.
-const FLUSH_LOOKS: usize = 4;
-const FLUSH_PAUSE: Duration = Duration::from_millis(1);
+const FLUSH_LOOKS: usize = 8;
 
 /// How many rows the next step examines. Doubles while they are small, and shrinks with their size.
 pub(super) struct WindowSize(usize);
@@ -222,14 +220,11 @@ impl NativeSource {
         }
         let written: &str = row.try_get("written")?;
         loop {
-            for look in 0..FLUSH_LOOKS {
+            for _ in 0..FLUSH_LOOKS {
                 let [rows] = connection.pipeline(Access::Look, [(sql::FLUSHED, &[(&written, Type::TEXT)])]).await?;
                 self.still(here, &rows)?;
                 if rows.first().map(|row| row.try_get("flushed")).transpose()? == Some(true) {
                     return Ok(());
-                }
-                if look > 0 {
-                    tokio::time::sleep(FLUSH_PAUSE).await;
                 }
             }
             connection.pipeline(Access::Write, [(sql::FLUSH, &[])]).await?;
