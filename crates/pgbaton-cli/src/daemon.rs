@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pgbaton::config::{Config, Log};
-use pgbaton::relay::claim::{AllMetrics, Replica};
+use pgbaton::replica::{AllMetrics, Replica};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;

@@ -10,8 +10,8 @@ use toml::Table;
 use crate::connection::Database;
 use crate::error::{Error, Kind};
 use crate::lane::RelayName;
-use crate::relay::claim::ReplicaSpec;
 use crate::relay::{Limits, Pace, RelaySpec};
+use crate::replica::ReplicaSpec;
 
 mod section;
 mod sink;

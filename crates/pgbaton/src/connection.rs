@@ -69,12 +69,13 @@ impl Database {
     /// Opens a connection.
     pub(crate) async fn connect(&self) -> Result<Connection, Error> {
         let (client, driver) = within(self.patience, async { Ok(self.config.connect(NoTls).await?) }).await?;
+        let version = driver.parameter("server_version").map(major).unwrap_or_default();
         let driver = tokio::spawn(async move {
             if let Err(error) = driver.await {
                 tracing::debug!(%error, "a database connection ended");
             }
         });
-        Ok(Connection { client, driver, patience: self.patience })
+        Ok(Connection { client, driver, version, patience: self.patience })
     }
 }
 
@@ -136,6 +137,8 @@ pub(crate) enum Access {
 pub(crate) struct Connection {
     client: Client,
     driver: JoinHandle<()>,
+    /// The server's major version.
+    version: u32,
     patience: Duration,
 }
 
@@ -272,9 +275,11 @@ impl Connection {
     /// One simple query: if the first statement fails, none of the settings is made outside a transaction.
     async fn begin_within(&self, patience: Duration, access: Access) -> Result<(), Error> {
         let (patience, idle) = (patience.as_millis().max(1), self.patience.as_millis().max(1));
+        // A role's own limit would end a read that takes its time. It came with PostgreSQL 17.
+        let whole = if self.version >= 17 { "; set local transaction_timeout = 0" } else { "" };
         let limits = format!(
             "set local statement_timeout = {patience}; set local lock_timeout = {patience}; \
-             set local idle_in_transaction_session_timeout = {idle}"
+             set local idle_in_transaction_session_timeout = {idle}{whole}"
         );
         let sql = match access {
             Access::Read => {
@@ -291,6 +296,12 @@ impl Connection {
     async fn end(&self) -> Result<(), Error> {
         Ok(self.client.batch_execute("commit").await?)
     }
+}
+
+/// The major version in `18.1 (Debian …)` or `19beta1`; 0 if there is none.
+fn major(version: &str) -> u32 {
+    let digits = version.find(|c: char| !c.is_ascii_digit()).unwrap_or(version.len());
+    version.get(..digits).and_then(|digits| digits.parse().ok()).unwrap_or_default()
 }
 
 async fn drain<T>(
@@ -338,5 +349,17 @@ impl Slot {
 
     pub(crate) fn put(&mut self, connection: Connection) {
         self.connection = Some(connection);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn major_versions_are_read_from_all_their_forms() {
+        for (text, version) in [("15.18 (Debian 15.18-0+deb12u1)", 15), ("18.1", 18), ("19beta1", 19), ("devel", 0)] {
+            assert_eq!(major(text), version, "{text}");
+        }
     }
 }

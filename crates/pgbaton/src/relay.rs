@@ -28,7 +28,7 @@ use crate::sink::{Capabilities, Sink};
 use crate::source::{Batch, Memory, Room, Source};
 
 mod acknowledge;
-pub mod claim;
+pub(crate) mod claim;
 mod publish;
 mod read;
 mod wake;

@@ -23,6 +23,7 @@ on_each_version!(
     a_second_signal_ends_it_at_once,
     logs_are_lines_of_json_without_payloads_or_secrets,
     standard_output_is_for_data,
+    an_inbox_that_may_not_be_written_is_refused_at_start,
 );
 
 /// What a command did.
@@ -314,4 +315,19 @@ async fn standard_output_is_for_data(major: u32) {
 fn one_line(text: &str) -> &str {
     assert_eq!(text.matches('\n').count(), 1, "{text}");
     text
+}
+
+async fn an_inbox_that_may_not_be_written_is_refused_at_start(major: u32) {
+    let outbox = Fixture::new(major).await.unwrap();
+    outbox.inbox("app.inbox").await.unwrap();
+    let admin = outbox.admin().await.unwrap();
+    let sink = outbox.inbox_sink("app.inbox");
+    for (right, table) in [("insert", "app.inbox"), ("update", "app.inbox_fence"), ("insert", "app.inbox_fence")] {
+        admin.batch_execute(&format!("revoke {right} on {table} from pgbaton_relay")).await.unwrap();
+        let mut replica = outbox.run("r1", &format!("[relays.orders]\nsink = {sink}")).unwrap();
+        let status = replica.wait(SOON).await.unwrap();
+        let error = std::fs::read_to_string(replica.stderr()).unwrap();
+        assert!(!status.success() && error.contains("42501") && error.contains("relay orders"), "{right}: {error}");
+        admin.batch_execute(&format!("grant {right} on {table} to pgbaton_relay")).await.unwrap();
+    }
 }

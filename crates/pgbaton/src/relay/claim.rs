@@ -24,7 +24,7 @@ use crate::lane::{BalanceStep, Epoch, Grant, Holdings, RelayName, ReplicaId, bal
 use crate::lease::{BootInstant, Watch};
 use crate::metrics::Metrics;
 use crate::position::Incarnation;
-use crate::replica::stopped;
+use crate::replica::{Replica, ReplicaSpec, stopped};
 use crate::sink::{Capabilities, Opening};
 use crate::source::native::{self, NativeSource};
 use crate::{housekeeping, migrate};
@@ -33,8 +33,6 @@ mod look;
 mod renew;
 
 use renew::Renewer;
-
-pub use crate::replica::{AllMetrics, Replica, ReplicaSpec};
 
 /// How often the other replicas' beats are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);

@@ -95,7 +95,7 @@ impl Sink for Inbox {
         };
         let connection = self.database.connect().await.map_err(failed)?;
         let probe = Verb { name: "probe (`pgbaton inbox` prints the tables)", sql: &self.statements.probe };
-        connection.pipeline(Access::Look, [(probe, &[])]).await.map_err(failed)?;
+        connection.pipeline(Access::Write, [(probe, &[])]).await.map_err(failed)?;
         Ok(Capabilities {
             tier: Tier::T1,
             fences: true,

@@ -1,13 +1,17 @@
 //! What somebody may set in the database, and must not matter or must be refused.
 
+use std::time::Duration;
+
 use pgbaton::source::Source;
 use proof::fixture::Fixture;
 use proof::on_each_version;
 
 use crate::crash::{forgetful_cluster, stop_the_logs_writer};
-use crate::hand::{Hand, topics};
+use crate::gate::{Gate, Match};
+use crate::hand::{Hand, SOON, topics};
 
 on_each_version!(
+    a_role_whose_transactions_are_limited_reads_all_the_same,
     an_altered_outbox_is_refused,
     the_default_isolation_does_not_matter,
     what_others_rely_on_is_on_disk_whatever_the_default,
@@ -88,3 +92,38 @@ async fn what_others_rely_on_is_on_disk_whatever_the_default(major: u32) {
     let rows = admin.query("select from pgbaton.position", &[]).await.unwrap();
     assert_eq!(rows.len(), before.len());
 }
+
+/// A read that takes longer than the role's transactions may take, on servers that know such a limit, and longer than
+/// they may be idle.
+async fn a_role_whose_transactions_are_limited_reads_all_the_same(major: u32) {
+    const LIMIT: Duration = Duration::from_millis(200);
+    let hand = Hand::new(major, 1).await;
+    hand.insert("message", "k", 3).await;
+    let limits: &[&str] = if major >= 17 { &["transaction_timeout", IDLE] } else { &[IDLE] };
+    for limit in limits {
+        let set = format!(
+            "do $$ begin execute format('alter role pgbaton_relay in database %I set {limit} = {}', current_database()); end $$",
+            LIMIT.as_millis()
+        );
+        hand.admin.batch_execute(&set).await.unwrap();
+    }
+    let row = hand.admin.query_one("select current_setting('port')::integer", &[]).await.unwrap();
+    let gate = Gate::start(u16::try_from(row.get::<_, i32>(0)).unwrap()).await;
+    let mut owner = hand.holder_at(&gate.dsn(hand.fixture.relay_dsn()), SOON).await;
+    owner.open(&hand, 0).await;
+    let window = gate.hold(Match::verb("window"));
+    let slowly = async {
+        window.reached().await;
+        tokio::time::sleep(LIMIT * 3).await;
+        window.release();
+    };
+    let read = async {
+        while owner.got.is_empty() {
+            owner.read().await.unwrap();
+        }
+    };
+    tokio::join!(read, slowly);
+    assert_eq!(owner.got, topics("message", 3));
+}
+
+const IDLE: &str = "idle_in_transaction_session_timeout";
