@@ -29,6 +29,7 @@ CREATE FUNCTION pgbaton.leaves(above bigint) RETURNS smallint[]
     SET enable_bitmapscan TO 'off'
     SET enable_sort TO 'off'
     SET jit TO 'off'
+    SET row_security TO 'off'
     AS $$
 begin
   if (select s.last_value from pgbaton.outbox_id_seq s) operator(pg_catalog.<=) above then

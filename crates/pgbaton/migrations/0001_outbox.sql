@@ -84,7 +84,7 @@ create index outbox_xid_id on pgbaton.outbox (xid, id); -- stragglers
 create function pgbaton.leaves(above bigint) returns smallint[]
   language plpgsql stable
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-  set jit = off
+  set jit = off set row_security = off
 as $$
 begin
   if (select s.last_value from pgbaton.outbox_id_seq s) operator(pg_catalog.<=) above then

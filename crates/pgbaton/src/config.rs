@@ -95,6 +95,7 @@ impl Config {
         let replica = ReplicaFields { name, database: database_for, ttl, drain };
         let log = log(&mut root, &problems);
         let relays = relays(&mut root, &replica.name, ttl, &problems);
+        one_writer_a_file(&relays, &problems);
         root.finish();
         problems.into_result()?;
         Ok(Self { replica, relays, log })
@@ -163,6 +164,16 @@ fn relays(root: &mut Section<'_>, replica: &str, ttl: Duration, problems: &Probl
         problems.add("relays", "there is none: add a section [relays.NAME] with a sink");
     }
     relays
+}
+
+/// Two writers of one file would cut each other's lines.
+fn one_writer_a_file(relays: &[RelayFields], problems: &Problems) {
+    let mut paths = std::collections::BTreeSet::new();
+    for path in relays.iter().filter_map(|relay| relay.sink.as_ref()?.path()) {
+        if !paths.insert(path) {
+            problems.add("sink.path", &format!("{} is written by two relays: put `{{relay}}` into it", path.display()));
+        }
+    }
 }
 
 fn relay(replica: &str, name: &str, mut section: Section<'_>, ttl: Duration, problems: &Problems) -> RelayFields {
@@ -245,6 +256,18 @@ mod tests {
         for key in ["nmae", "database.dsn", "lease.ttl", "relays.Orders", "lanes", "poll_idle", "memory", "sink.type"] {
             assert!(found.contains(key), "{key} is missing in: {found}");
         }
+    }
+
+    #[test]
+    fn a_file_has_one_writer() {
+        let two = |path: &str| {
+            format!(
+                "[database]\ndsn = \"host=x\"\n[relays.a]\nsink = {{ type = \"file\", path = \"{path}\" }}\n\
+                 [relays.b]\nsink = {{ type = \"file\", path = \"{path}\" }}"
+            )
+        };
+        assert!(problems(&two("/tmp/x")).contains("sink.path"));
+        assert_eq!(problems(&two("/tmp/{relay}")), "");
     }
 
     #[test]

@@ -6,11 +6,12 @@
 
 use std::time::Duration;
 
-use futures_util::{Stream, StreamExt, pin_mut};
+use futures_util::{Stream, StreamExt, TryStreamExt, pin_mut};
 use tokio::task::JoinHandle;
 use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, NoTls, Row};
+use tokio_postgres::{AsyncMessage, Client, NoTls, Row, Socket};
 
 use crate::error::{Error, Kind};
 use crate::position::Incarnation;
@@ -70,11 +71,7 @@ impl Database {
     pub(crate) async fn connect(&self) -> Result<Connection, Error> {
         let (client, driver) = within(self.patience, async { Ok(self.config.connect(NoTls).await?) }).await?;
         let version = driver.parameter("server_version").map(major).unwrap_or_default();
-        let driver = tokio::spawn(async move {
-            if let Err(error) = driver.await {
-                tracing::debug!(%error, "a database connection ended");
-            }
-        });
+        let driver = tokio::spawn(drive(driver));
         Ok(Connection { client, driver, version, patience: self.patience })
     }
 }
@@ -119,6 +116,18 @@ pub(crate) async fn within<T>(patience: Duration, answer: impl Future<Output = R
     match tokio::time::timeout(patience, answer).await {
         Ok(result) => result,
         Err(_) => Err(Error::new(Kind::Database, format!("no answer from the database within {patience:?}"))),
+    }
+}
+
+/// Moves what is sent and received until the connection ends. Notices are dropped: a trigger's may quote a message, and
+/// left to itself the driver logs them.
+async fn drive(mut driver: tokio_postgres::Connection<Socket, NoTlsStream>) {
+    let mut received = futures_util::stream::poll_fn(move |context| driver.poll_message(context));
+    while let Some(message) = received.next().await {
+        if let Err(error) = message {
+            tracing::debug!(%error, "a database connection ended");
+            return;
+        }
     }
 }
 
@@ -238,9 +247,11 @@ impl Connection {
                 }
             };
             let streamed = async {
-                let stream =
-                    self.client.query_typed_raw(rows.0.sql, rows.1.iter().map(|(v, t)| (*v, t.clone()))).await?;
-                drain(stream, &mut take).await
+                let (verb, parameters) = rows;
+                let parameters = parameters.iter().map(|(value, type_)| (*value, type_.clone()));
+                let failed = |error: tokio_postgres::Error| Error::from(error).doing(verb.name);
+                let stream = self.client.query_typed_raw(verb.sql, parameters).await.map_err(failed)?;
+                drain(stream.map_err(failed), &mut take).await
             };
             let (begun, small, end, streamed, ended) = tokio::join!(
                 biased;
@@ -305,7 +316,7 @@ fn major(version: &str) -> u32 {
 }
 
 async fn drain<T>(
-    stream: impl Stream<Item = Result<Row, tokio_postgres::Error>>,
+    stream: impl Stream<Item = Result<Row, Error>>,
     take: &mut impl FnMut(&Row) -> Result<T, Error>,
 ) -> Result<(), Error> {
     pin_mut!(stream);

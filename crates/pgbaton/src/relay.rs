@@ -25,7 +25,7 @@ use crate::metrics::Metrics;
 use crate::outcome::Fault;
 use crate::retry::Backoff;
 use crate::sink::{Capabilities, Sink};
-use crate::source::{Batch, Memory, Room, Source};
+use crate::source::{Batch, Memory, Room, Source, Stint};
 
 mod acknowledge;
 pub(crate) mod claim;
@@ -166,6 +166,15 @@ impl Flows {
         });
     }
 
+    /// Gives a batch to its lane, unless that has ended or begun anew since the batch was read.
+    pub(crate) fn enqueue(&self, batch: Batch) {
+        let flow =
+            self.with(|lanes| lanes.get(&batch.grant.lane.number).filter(|flow| flow.stint == batch.stint).cloned());
+        if let Some(flow) = flow {
+            flow.enqueue(batch);
+        }
+    }
+
     pub(crate) fn get(&self, grant: &Grant) -> Option<Arc<Flow>> {
         self.with(|lanes| lanes.get(&grant.lane.number).filter(|flow| flow.grant == *grant).cloned())
     }
@@ -179,6 +188,7 @@ impl Flows {
 /// One lane's messages between being read and being acknowledged.
 pub(crate) struct Flow {
     pub(crate) grant: Grant,
+    stint: Stint,
     queue: mpsc::UnboundedSender<Batch>,
     /// Batches in the queue, also those without messages.
     queued: AtomicUsize,
@@ -193,10 +203,11 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    pub(crate) fn new(grant: Grant) -> (Arc<Self>, mpsc::UnboundedReceiver<Batch>) {
+    pub(crate) fn new(grant: Grant, stint: Stint) -> (Arc<Self>, mpsc::UnboundedReceiver<Batch>) {
         let (queue, batches) = mpsc::unbounded_channel();
         let flow = Self {
             grant,
+            stint,
             queue,
             queued: AtomicUsize::new(0),
             outstanding: AtomicUsize::new(0),
@@ -208,7 +219,7 @@ impl Flow {
     }
 
     /// Takes a batch from the reader. The reader stops at the limits, so the queue is bounded by one read beyond them.
-    pub(crate) fn enqueue(&self, batch: Batch) {
+    fn enqueue(&self, batch: Batch) {
         self.queued.fetch_add(1, Ordering::Relaxed);
         self.outstanding.fetch_add(batch.messages.len(), Ordering::Relaxed);
         if !batch.messages.is_empty() {
@@ -309,5 +320,40 @@ impl Outage {
             }
             tokio::time::sleep(until.since(now)).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane::{Epoch, Lane};
+    use crate::message::Messages;
+    use crate::source::{Bookmark, HeldMessages};
+
+    fn batch(memory: &Arc<Memory>, grant: &Grant, stint: Stint) -> Batch {
+        let next = Bookmark {
+            incarnation: "1/2/3".parse().unwrap(),
+            place: serde_json::value::RawValue::from_string("{}".into()).unwrap(),
+        };
+        Batch { grant: grant.clone(), stint, messages: HeldMessages::new(memory, Messages::default()), next }
+    }
+
+    /// The reader may be held up between reading and handing over, and meanwhile the lane is opened again under the same
+    /// grant: what it has read is behind what the lane reads now, or ahead of it.
+    #[test]
+    fn what_was_read_for_an_earlier_stint_reaches_no_later_one() {
+        let memory = Arc::default();
+        let flows = Flows::new(Arc::clone(&memory));
+        let relay = RelayName::new("orders").unwrap();
+        let grant = Grant { lane: Lane { relay, number: 3, of: 16 }, epoch: Epoch(7) };
+        let (flow, mut batches) = Flow::new(grant.clone(), Stint(2));
+        flows.add(flow);
+        flows.enqueue(batch(&memory, &grant, Stint(1)));
+        assert!(batches.try_recv().is_err());
+        flows.enqueue(batch(&memory, &grant, Stint(2)));
+        assert!(batches.try_recv().is_ok());
+        flows.remove(&grant);
+        flows.enqueue(batch(&memory, &grant, Stint(2)));
+        assert!(batches.try_recv().is_err());
     }
 }

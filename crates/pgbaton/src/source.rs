@@ -28,11 +28,11 @@ pub mod native;
 ///
 /// # Order and repeats
 /// The batches of a lane come in the order in which they must reach the sink, whether they come from one call or from
-/// several. Within one opening no message comes twice. After another opening it goes on from what was acknowledged, or
-/// from what the sink was found to hold.
+/// several. Within one stint no message comes twice. The next stint goes on from what was acknowledged, or from what the
+/// sink was found to hold; a batch of an earlier one must not reach the sink any more.
 ///
 /// # Cancellation
-/// A dropped call loses nothing: what it had not returned is read again. A dropped acknowledgement may or may not have
+/// A dropped call loses no message: what it had not returned is read again. A dropped acknowledgement may or may not have
 /// been written.
 #[async_trait]
 pub trait Source: Send + Sync {
@@ -44,11 +44,18 @@ pub trait Source: Send + Sync {
 
     /// Takes up a lane: settles what the sink already has, then stands where the lane was dealt with.
     ///
-    /// The grant is from the incarnation `here`; another one is not opened. `sink_holds` is what the sink answered when it was asked after its fence was taken, if it keeps positions.
+    /// The grant is from the incarnation `here`; another one is not opened. `sink_holds` is what the sink answered when it
+    /// was asked after its fence was taken, if it keeps positions. The stint is in every batch that is read for the lane
+    /// until it is closed.
     ///
     /// # Errors
     /// A position that this database cannot have written is refused.
-    async fn open(&self, grant: &Grant, here: &Incarnation, sink_holds: Option<&Opaque>) -> Result<Opened, Error>;
+    async fn open(
+        &self,
+        grant: &Grant,
+        here: &Incarnation,
+        sink_holds: Option<&Opaque>,
+    ) -> Result<(Stint, Opened), Error>;
 
     /// Reads the next messages for lanes that have room. Empty batches tell that a lane got on without a message.
     ///
@@ -149,6 +156,10 @@ pub enum Opened {
     },
 }
 
+/// One opening of a lane at its source, until it is closed. Numbers grow and are not used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stint(pub u64);
+
 /// A lane that may be read for.
 #[derive(Debug, Clone)]
 pub struct Room {
@@ -196,8 +207,10 @@ pub enum Next {
 pub struct Batch {
     /// The lane and the epoch it was read under.
     pub grant: Grant,
+    /// The stint it was read for: it belongs into no other.
+    pub stint: Stint,
     /// In order. None, if the lane got on without a message.
-    pub messages: Held,
+    pub messages: HeldMessages,
     /// How far the lane is once these have been dealt with.
     pub next: Bookmark,
 }
@@ -216,7 +229,7 @@ impl Memory {
     /// Buffers kept for later are no more than this together, however large a batch was.
     const SPARE_BYTES: usize = 2 << 20;
 
-    /// Bytes held now.
+    /// Bytes of messages held now. Their buffers may be larger.
     #[must_use]
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
@@ -245,13 +258,13 @@ impl Memory {
 
 /// Messages whose bytes count as held until this is dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldMessages {
     memory: Arc<Memory>,
     messages: Messages,
     bytes: usize,
 }
 
-impl Held {
+impl HeldMessages {
     /// Counts these messages' bytes until dropped.
     #[must_use]
     pub fn new(memory: &Arc<Memory>, messages: Messages) -> Self {
@@ -261,7 +274,7 @@ impl Held {
     }
 }
 
-impl Deref for Held {
+impl Deref for HeldMessages {
     type Target = Messages;
 
     fn deref(&self) -> &Messages {
@@ -269,7 +282,7 @@ impl Deref for Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldMessages {
     fn drop(&mut self) {
         self.memory.keep(std::mem::take(&mut self.messages));
         self.memory.held.fetch_sub(self.bytes, Ordering::Relaxed);

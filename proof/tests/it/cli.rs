@@ -243,7 +243,10 @@ async fn logs_are_lines_of_json_without_payloads_or_secrets(major: u32) {
     let outbox = Fixture::new(major).await.unwrap();
     outbox.inbox("app.inbox").await.unwrap();
     let strict = "alter table app.inbox add n int generated always as ((payload_json->>'n')::int) stored;
-                  alter table app.inbox add check (payload_json->>'w' <> 'swordfish')";
+                  alter table app.inbox add check (payload_json->>'w' <> 'swordfish');
+                  create function app.chat() returns trigger language plpgsql as $$
+                    begin raise warning 'got %', new.payload_json; return new; end $$;
+                  create trigger chat before insert on app.inbox for each row execute function app.chat()";
     outbox.admin().await.unwrap().batch_execute(strict).await.unwrap();
     let dsn = format!("{} password='hunter2'", outbox.relay_dsn());
     let text = format!(

@@ -197,7 +197,7 @@ impl Holder {
     ) -> Result<Opened, pgbaton::Error> {
         assert_eq!(hand.lanes, self.lanes);
         let grant = hand.give(lane, self.id).await;
-        let opened = self.source.open(&grant, &self.here, holds).await?;
+        let (_, opened) = self.source.open(&grant, &self.here, holds).await?;
         let batch = match opened {
             Opened::Ours { batch } | Opened::Settled { batch } | Opened::Announced { batch } => batch,
             Opened::SinkLost { batch, .. } => batch,

@@ -122,6 +122,27 @@ async fn check_calm_and_hostile(state: &State) {
     }
     others(&calm, &facts).await;
     others(&hostile, &facts).await;
+    leaves(&calm).await;
+    leaves(&hostile).await;
+}
+
+/// What the function does inside is not in the plan of who calls it. Each leaf is looked into once, through an index.
+async fn leaves(client: &Client) {
+    let touched = async || {
+        let sql = "select coalesce(sum(seq_scan), 0)::int8, coalesce(sum(idx_scan), 0)::int8,
+                          coalesce(sum(idx_tup_fetch), 0)::int8
+                   from pg_stat_xact_user_tables where schemaname = 'pgbaton' and relname ~ '^outbox_[0-7]$'";
+        let row = client.query_one(sql, &[]).await.unwrap();
+        [0, 1, 2].map(|column| row.get::<_, i64>(column))
+    };
+    client.batch_execute("begin").await.unwrap();
+    let before = touched().await;
+    client.batch_execute("select pgbaton.leaves(0)").await.unwrap();
+    let after = touched().await;
+    client.batch_execute("commit").await.unwrap();
+    let [whole, looks, rows] = [0, 1, 2].map(|n| after[n] - before[n]);
+    // No look at all if nothing was ever inserted.
+    assert!(whole == 0 && (looks == 8 || looks == 0) && rows <= 8, "{whole} scans, {looks} look-ups, {rows} rows");
 }
 
 /// The statements that read messages, each checked.

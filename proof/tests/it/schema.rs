@@ -150,6 +150,8 @@ async fn an_altered_outbox_is_refused(major: u32) {
         ("alter table pgbaton.outbox alter xid set default '3'", "does not default to pg_current_xact_id()"),
         ("alter table pgbaton.outbox enable row level security", "row-level security"),
         ("alter table pgbaton.outbox_3 enable row level security", "row-level security"),
+        ("create table pgbaton.outbox_8 partition of pgbaton.outbox for values in (8)", "leaves"),
+        ("alter table pgbaton.outbox detach partition pgbaton.outbox_7", "leaves"),
     ];
     for (alter, word) in CASES {
         let outbox = Fixture::new(major).await.unwrap();

@@ -1,6 +1,6 @@
 //! The `sink` section of a relay: which destination, and its options.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,6 +64,11 @@ fn postgres(section: &mut Section<'_>, ttl: Duration, path: &str, problems: &Pro
 }
 
 impl SinkFields {
+    /// The file it writes to.
+    pub(super) fn path(&self) -> Option<&Path> {
+        if let Self::File(path) = self { Some(path) } else { None }
+    }
+
     pub(super) fn build(self) -> Result<Arc<dyn Sink>, Error> {
         Ok(match self {
             Self::Stdout => Arc::new(JsonLines::stdout()),

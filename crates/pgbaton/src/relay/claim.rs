@@ -64,7 +64,7 @@ pub(crate) struct Identity {
     held: HashMap<Grant, Held>,
     lanes: JoinSet<LaneEnded>,
     /// Tasks that never end while this identity lives.
-    tasks: JoinSet<()>,
+    tasks: JoinSet<Result<(), Error>>,
     look_again: Arc<Notify>,
     leaving: bool,
 }
@@ -137,7 +137,7 @@ impl Identity {
             here: here.subscribe(),
             look_again: Arc::clone(&look_again),
         }));
-        tasks.spawn(housekeeping::run(spec.database.clone()));
+        tasks.spawn(always(housekeeping::run(spec.database.clone())));
         tracing::info!(replica = %id, name = spec.name, "joined");
         let watch = Watch::new(spec.ttl);
         let (held, lanes) = (HashMap::new(), JoinSet::new());
@@ -160,7 +160,7 @@ impl Identity {
                     look = false;
                 }
                 Some(ended) = self.tasks.join_next() => {
-                    ended.map_err(task_died)?;
+                    ended.map_err(task_died)??;
                     // Renewing ends with the lease; nothing else ends.
                     return if self.lease.check().is_err() { Ok(Ended::Lost) } else { Err(task_died("it returned")) };
                 }
@@ -436,6 +436,12 @@ impl Identity {
     }
 }
 
+/// A task that has no reason to end.
+async fn always(task: impl Future<Output = ()>) -> Result<(), Error> {
+    task.await;
+    Ok(())
+}
+
 fn task_died(error: impl std::fmt::Display) -> Error {
     Error::new(Kind::Internal, format!("a task of the relay ended that never should: {error}"))
         .hint("This is a fault in pgbaton: please report it with the log")
@@ -448,7 +454,7 @@ fn start_relay(
     capabilities: Capabilities,
     metrics: Arc<Metrics>,
     look_again: &Arc<Notify>,
-    tasks: &mut JoinSet<()>,
+    tasks: &mut JoinSet<Result<(), Error>>,
 ) -> Arc<Relay> {
     let memory = Arc::default();
     let source = NativeSource::new(spec.name.clone(), id, &replica.database, Arc::clone(&memory), spec.resend_lost);
@@ -465,8 +471,8 @@ fn start_relay(
     });
     tasks.spawn(read::run(Arc::clone(&relay)));
     if spec.wake {
-        tasks.spawn(wake::run(Arc::clone(&relay), replica.database.clone()));
+        tasks.spawn(always(wake::run(Arc::clone(&relay), replica.database.clone())));
     }
-    tasks.spawn(acknowledge::run(Arc::clone(&relay), notes));
+    tasks.spawn(always(acknowledge::run(Arc::clone(&relay), notes)));
     relay
 }

@@ -101,15 +101,15 @@ async fn take_up(start: &mut LaneStart, deadline: Deadline) -> Result<LaneTask, 
         () = deadline.over() => return Err(LaneEnd::Stopped),
         opened = relay.source.open(grant, &start.here, holds.as_ref()) => opened,
     };
-    let batch = match source {
-        Ok(opened) => settled(grant, &opened)?,
+    let (stint, batch) = match source {
+        Ok((stint, opened)) => (stint, settled(grant, &opened)?),
         Err(error) if error.is_transient() => {
             relay.report("a lane could not be opened; trying again", &error);
             return Err(LaneEnd::Reopen);
         }
         Err(error) => return Err(LaneEnd::Refused(error)),
     };
-    let (flow, batches) = Flow::new(grant.clone());
+    let (flow, batches) = Flow::new(grant.clone(), stint);
     relay.flows.add(Arc::clone(&flow));
     tracing::info!(%grant, batch, "lane opened");
     Ok(LaneTask {
@@ -274,7 +274,7 @@ impl LaneTask {
             match answer {
                 Ok(outcomes) => {
                     self.relay.outage.over();
-                    let pause = self.take_outcomes(&outcomes, &mut left);
+                    let pause = self.take_outcomes(&outcomes, &mut left, batch);
                     if !left.is_empty() {
                         self.pause(pause.unwrap_or_default().max(backoff.next(rand::random()))).await?;
                     }
@@ -292,7 +292,7 @@ impl LaneTask {
     }
 
     /// Counts outcomes and keeps in `left` what is not at the sink yet. Gives the longest pause a message asked for.
-    fn take_outcomes(&self, outcomes: &[Outcome], left: &mut Vec<usize>) -> Option<Duration> {
+    fn take_outcomes(&self, outcomes: &[Outcome], left: &mut Vec<usize>, batch: &Batch) -> Option<Duration> {
         let metrics = &self.relay.metrics;
         let (mut delivered, mut repeated, mut longest) = (0, 0, None);
         let tried = std::mem::take(left);
@@ -304,11 +304,11 @@ impl LaneTask {
                 Some(Outcome::Retry { after, fault }) => {
                     metrics.retried();
                     longest = longest.max(*after);
-                    self.not_taken(left, *message, fault, "the sink asks to try this message again");
+                    self.not_taken(left, *message, batch, fault, "the sink asks to try again");
                 }
                 Some(Outcome::Rejected(fault)) => {
                     metrics.rejected();
-                    self.not_taken(left, *message, fault, "the sink rejects this message");
+                    self.not_taken(left, *message, batch, fault, "the sink rejects a message");
                 }
                 None => left.push(*message),
             }
@@ -318,11 +318,13 @@ impl LaneTask {
         longest
     }
 
-    fn not_taken(&self, left: &mut Vec<usize>, message: usize, fault: &Fault, what: &str) {
+    fn not_taken(&self, left: &mut Vec<usize>, message: usize, batch: &Batch, fault: &Fault, what: &str) {
         if left.is_empty() {
-            // One line for a batch: the rest waits for the first.
+            // One line for a batch: the rest waits for the first. Several that were refused together may be without fault
+            // but for one.
+            let first = batch.messages.iter().nth(message).map(|message| message.id).unwrap_or_default();
             tracing::error!(
-                grant = %self.flow.grant, %fault, batch = self.batch, message,
+                grant = %self.flow.grant, %fault, batch = self.batch, first, messages = batch.messages.len(),
                 "{what}; its lane is held until the sink takes it"
             );
         }

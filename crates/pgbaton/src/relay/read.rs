@@ -5,25 +5,28 @@ use std::time::Duration;
 
 use super::Relay;
 use crate::clock;
+use crate::error::Error;
+use crate::lease::BootInstant;
 use crate::plan;
 use crate::retry::Backoff;
 use crate::source::{Budget, Next, Read};
 use crate::thread;
 
-/// Reads until dropped. One for each relay, on a thread of its own: every few rows that arrive wake whoever waits for
-/// them, and among several threads that costs more than taking the rows in. So reading delays no publishing, either.
-pub(crate) async fn run(relay: Arc<Relay>) {
-    thread::on_its_own("read", move || until_dropped(relay)).await;
+/// Reads until dropped. One for each relay, on a thread of its own: each chunk from the socket wakes whoever waits for it,
+/// and where that crosses threads it costs more than taking the rows in. So reading delays no publishing, either.
+pub(crate) async fn run(relay: Arc<Relay>) -> Result<(), Error> {
+    thread::on_its_own("read", move || until_dropped(relay)).await
 }
 
 async fn until_dropped(relay: Arc<Relay>) {
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
     let mut pause = relay.spec.pace.busy;
+    // Of the present pass, which may take several calls.
     let mut began = clock::now();
     loop {
         let rooms = relay.flows.rooms(&relay.spec.limits);
         if !rooms.iter().any(|room| room.room) {
-            wait_for_room(&relay).await;
+            wait_for_room(&relay, plan::PATIENCE).await;
             continue;
         }
         let budget = budget(&relay);
@@ -37,20 +40,16 @@ async fn until_dropped(relay: Arc<Relay>) {
                 backoff.reset();
                 let any = batches.iter().any(|batch| !batch.messages.is_empty());
                 for batch in batches {
-                    if let Some(flow) = relay.flows.get(&batch.grant) {
-                        flow.enqueue(batch);
-                    }
+                    relay.flows.enqueue(batch);
                 }
                 pause = if any { relay.spec.pace.busy } else { pause };
                 match next {
-                    Next::Now => {}
-                    Next::WithRoom => wait_for_room(&relay).await,
-                    Next::Later => {
-                        wait(&relay, pause.saturating_sub(clock::now().since(began))).await;
-                        began = clock::now();
-                        pause = (pause * 2).min(relay.spec.pace.idle).max(relay.spec.pace.busy);
-                    }
+                    Next::Now => continue,
+                    Next::WithRoom => wait_for_room(&relay, left(pause.min(plan::PATIENCE), began)).await,
+                    Next::Later => wait(&relay, left(pause, began)).await,
                 }
+                began = clock::now();
+                pause = (pause * 2).min(relay.spec.pace.idle).max(relay.spec.pace.busy);
             }
             Err(error) => {
                 relay.report("reading failed; nothing is lost", &error);
@@ -65,7 +64,11 @@ fn budget(relay: &Relay) -> Budget {
     let capabilities = &relay.capabilities;
     Budget {
         bytes: limits.memory.saturating_sub(relay.flows.memory.held()).max(1),
-        batch_messages: limits.batch_messages.min(capabilities.max_batch_messages.unwrap_or(usize::MAX)),
+        // More than may be in flight would never be let through.
+        batch_messages: limits
+            .batch_messages
+            .min(limits.in_flight)
+            .min(capabilities.max_batch_messages.unwrap_or(usize::MAX)),
         batch_bytes: limits.batch_bytes.min(capabilities.max_batch_bytes.unwrap_or(usize::MAX)),
     }
 }
@@ -78,11 +81,17 @@ async fn wait(relay: &Relay, pause: Duration) {
     }
 }
 
-/// Until a lane may have room. Whoever makes some says so; the pause is for lanes that wait for their neighbours.
-async fn wait_for_room(relay: &Relay) {
+/// What is left of a pause that counts from the beginning of a pass: reading itself takes some of it.
+fn left(pause: Duration, began: BootInstant) -> Duration {
+    pause.saturating_sub(clock::now().since(began))
+}
+
+/// Until a lane may have room. Whoever makes some says so; the pause is for lanes that wait for their neighbours, and for
+/// news for the others.
+async fn wait_for_room(relay: &Relay, pause: Duration) {
     tokio::select! {
         () = relay.flows.room.notified() => {}
         () = relay.flows.memory.freed.notified() => {}
-        () = wait(relay, plan::PATIENCE) => {}
+        () = wait(relay, pause) => {}
     }
 }

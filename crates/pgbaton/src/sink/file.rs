@@ -15,7 +15,6 @@ use super::{Capabilities, OpenError, OpenLane, Opening, Part, ProbeError, Sink, 
 use crate::clock::Deadline;
 use crate::faults;
 use crate::lane::Grant;
-use crate::message::Message;
 use crate::outcome::{AppendError, Fault, Outcome};
 use crate::source::Opaque;
 
@@ -183,16 +182,6 @@ async fn blocking<T: Send + 'static>(
 ) -> io::Result<T> {
     let out = Arc::clone(out);
     tokio::task::spawn_blocking(move || work(&out)).await.map_err(io::Error::other)?
-}
-
-/// One message as its line, with the line break.
-///
-/// # Errors
-/// Headers or a payload that are no JSON.
-pub fn json_line(message: &Message<'_>) -> Result<Vec<u8>, serde_json::Error> {
-    let mut line = Vec::new();
-    jsonline::write(&mut line, message)?;
-    Ok(line)
 }
 
 fn failed(error: &io::Error) -> Fault {

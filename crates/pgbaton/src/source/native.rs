@@ -1,8 +1,8 @@
 //! The native outbox: pgbaton's own append-only log.
 //!
 //! This file keeps what is known in memory and takes up lanes; `native/read.rs` carries out what the planner decides,
-//! `native/rows.rs` turns rows into messages, `native/acknowledge.rs` writes positions. Everything in memory belongs to
-//! one incarnation of the database and is dropped with the last lane.
+//! `native/rows.rs` turns rows into messages, `native/sight.rs` looks for targets, `native/acknowledge.rs` writes
+//! positions. Everything in memory belongs to one incarnation of the database and is dropped with the last lane.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -13,17 +13,18 @@ use async_trait::async_trait;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use crate::connection::{Access, Connection, Database, Parameter, Slot, incarnation};
+use crate::connection::{Access, Connection, Database, Parameter, Slot};
 use crate::error::{Error, Kind};
 use crate::lane::{Grant, RelayName, ReplicaId};
 use crate::position::{Floors, Incarnation, Position, Snapshot, Target, Xid};
-use crate::source::{Acknowledged, Bookmark, Budget, Dealt, Memory, Opaque, Opened, Read, Room, Source};
+use crate::source::{Acknowledged, Bookmark, Budget, Dealt, Memory, Opaque, Opened, Read, Room, Source, Stint};
 use crate::sql;
 
 mod acknowledge;
 mod check;
 mod read;
 mod rows;
+mod sight;
 
 /// What to say when positions and log do not belong together.
 pub(crate) const REBASE: &str = "The log was restored, or set back by hand. `pgbaton rebase` takes all positions back \
@@ -43,8 +44,7 @@ pub struct NativeSource {
     writer: tokio::sync::Mutex<Slot>,
     /// Counts acknowledgements, so that of two under one epoch the later one has the greater number.
     seq: AtomicI64,
-    /// Counts openings.
-    openings: AtomicU64,
+    stints: AtomicU64,
     log: Mutex<Log>,
 }
 
@@ -58,25 +58,18 @@ struct Log {
     last_number: Option<i64>,
     /// The last look for a target found one.
     news: bool,
-    /// Which leaves the newest target needs.
-    leaves: Option<Leaves>,
+    /// The newest target that was taken.
+    sighted: Option<sight::Sighted>,
+    /// A lane got on in this pass.
+    got_on: bool,
     /// How many rows the next step examines: follows the size of messages.
     window: read::WindowSize,
-}
-
-/// Which leaves hold the messages that a target sees.
-struct Leaves {
-    target: Target,
-    /// Only those with greater ids.
-    above: i64,
-    segments: Vec<i16>,
 }
 
 /// Where one lane stands.
 struct Place {
     grant: Grant,
-    /// Which opening of it this is: what was read for an earlier one is not for this one.
-    opening: u64,
+    stint: Stint,
     /// Everything up to here has been read: ahead of what is acknowledged.
     read_to: Position,
     /// Was read for in the present pass.
@@ -98,7 +91,7 @@ impl NativeSource {
             reader: tokio::sync::Mutex::new(Slot::new(reading)),
             writer: tokio::sync::Mutex::new(Slot::new(database.clone())),
             seq: AtomicI64::new(0),
-            openings: AtomicU64::new(0),
+            stints: AtomicU64::new(0),
             log: Mutex::new(Log::default()),
         }
     }
@@ -155,8 +148,8 @@ impl NativeSource {
         let rows = connection
             .pipeline(Access::Look, [(sql::NEWEST, &parameters), (sql::CEILING, &[]), (sql::INCARNATION, &[])])
             .await?;
-        let found = incarnation(&rows[2])?;
-        if found == *here { Ok(rows) } else { Err(self.other_incarnation(here, &found)) }
+        self.still(here, &rows[2])?;
+        Ok(rows)
     }
 
     /// Compares what the sink holds with the database's position, and says where the lane goes on.
@@ -273,7 +266,12 @@ impl Source for NativeSource {
         self.check_outbox().await
     }
 
-    async fn open(&self, grant: &Grant, here: &Incarnation, sink_holds: Option<&Opaque>) -> Result<Opened, Error> {
+    async fn open(
+        &self,
+        grant: &Grant,
+        here: &Incarnation,
+        sink_holds: Option<&Opaque>,
+    ) -> Result<(Stint, Opened), Error> {
         self.same_incarnation(here)?;
         let newest = self.newest(grant, here).await?;
         let pair = newest.pair;
@@ -283,7 +281,7 @@ impl Source for NativeSource {
             Opened::SinkLost { resend: true, holds, .. } => self.record(grant, holds, here, &read_to).await?,
             _ => {}
         }
-        let opening = self.openings.fetch_add(1, Ordering::Relaxed);
+        let stint = Stint(self.stints.fetch_add(1, Ordering::Relaxed));
         self.log(|log| {
             if log.incarnation.as_ref().is_some_and(|known| known != here) {
                 return Err(Error::new(
@@ -295,10 +293,10 @@ impl Source for NativeSource {
             if let Some((l, x)) = pair {
                 log.floors.add(l, x);
             }
-            log.places.insert(grant.lane.number, Place { grant: grant.clone(), opening, read_to, served: false });
+            log.places.insert(grant.lane.number, Place { grant: grant.clone(), stint, read_to, served: false });
             Ok(())
         })?;
-        Ok(opened)
+        Ok((stint, opened))
     }
 
     async fn read(&self, lanes: &[Room], budget: &Budget) -> Result<Read, Error> {

@@ -8,6 +8,12 @@ select pgbaton.incarnation() as incarnation,
        id.attidentity = 'a' as always_generated,
        xid.attnum < id.attnum as xid_first,
        coalesce(pg_catalog.pg_get_expr(x.adbin, x.adrelid) in ('pg_current_xact_id()'), false) as xid_default,
+       (select pg_catalog.array_agg(pg_catalog.format('outbox_%s FOR VALUES IN (''%s'')', n, n) order by n)
+          from pg_catalog.generate_series(0, 7) n)
+         = (select pg_catalog.array_agg(pg_catalog.concat(l.relname, ' ', pg_catalog.pg_get_expr(l.relpartbound, l.oid))
+                     order by l.relname)
+            from pg_catalog.pg_inherits i join pg_catalog.pg_class l on l.oid = i.inhrelid
+            where i.inhparent = o.oid and l.relnamespace = o.relnamespace) as own_leaves,
        s.seqincrement = 1 and s.seqcache = 1 and not s.seqcycle as plain_sequence,
        o.relrowsecurity or exists (
          select from pg_catalog.pg_inherits i join pg_catalog.pg_class l on l.oid = i.inhrelid

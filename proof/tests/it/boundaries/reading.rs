@@ -1,5 +1,6 @@
 //! Reading without gaps: snapshots, floor, ceiling, stragglers, windows.
 
+use pgbaton::source::Next;
 use proof::fixture::Fixture;
 use proof::on_each_version;
 use proof::servers::{Binaries, Cluster, Options};
@@ -19,6 +20,7 @@ on_each_version!(
     a_target_older_than_what_a_lane_has_seen_is_not_taken_up,
     stragglers_go_on_from_where_they_stood,
     a_lane_that_reads_up_to_its_neighbours_does_not_skip_the_rest,
+    a_lane_without_room_does_not_keep_the_reader_busy,
     messages_are_found_in_whichever_leaf_they_are,
     a_lane_far_behind_looks_into_the_leaves_it_needs,
 );
@@ -218,6 +220,25 @@ async fn a_lane_that_reads_up_to_its_neighbours_does_not_skip_the_rest(major: u3
     }
 }
 
+/// It stands in the middle of its difference, and the others have nothing to read.
+async fn a_lane_without_room_does_not_keep_the_reader_busy(major: u32) {
+    let hand = Hand::new(major, 2).await;
+    let key = hand.key(0).await;
+    hand.insert("held", &key, 2 * MORE_THAN_A_WINDOW).await;
+    let mut owner = hand.holder().await;
+    owner.open(&hand, 0).await;
+    owner.open(&hand, 1).await;
+    owner.read_some().await;
+    owner.room(0, false);
+    let mut answers = Vec::new();
+    for _ in 0..20 {
+        answers.push(owner.read().await.unwrap());
+    }
+    assert!(owner.got.len() < 2 * usize::try_from(MORE_THAN_A_WINDOW).unwrap(), "it is still on its way");
+    // The other lane reads up to the end first.
+    assert_eq!(answers[10..], [Next::WithRoom; 10], "{answers:?}");
+}
+
 /// None of the rows of the first windows is for this lane.
 async fn a_window_of_other_lanes_rows_is_not_the_end(major: u32) {
     let hand = Hand::new(major, 2).await;
@@ -262,18 +283,18 @@ async fn a_lane_far_behind_looks_into_the_leaves_it_needs(major: u32) {
     hand.admin.execute(old, &[&behind]).await.unwrap();
     let mut owner = hand.holder().await;
     owner.open(&hand, 1).await;
-    // The second target's floor is above the old message.
-    owner.drain().await;
-    owner.acknowledge().await.unwrap();
     let ahead = hand.key(1).await;
     let new =
         "insert into pgbaton.outbox (segment, topic, key) select 5, 'new ' || n, $1 from generate_series(1, $2) n";
-    for _ in 0..2 {
-        hand.admin.execute(new, &[&ahead, &(10 * MORE_THAN_A_WINDOW)]).await.unwrap();
-        owner.read_some().await;
+    // A floor is known once a target has passed that is newer than an acknowledgement.
+    for _ in 0..3 {
+        hand.admin.execute(new, &[&ahead, &1]).await.unwrap();
+        owner.drain().await;
         owner.acknowledge().await.unwrap();
     }
-    assert!(owner.got.len() < 20 * usize::try_from(MORE_THAN_A_WINDOW).unwrap(), "it is still on its way");
+    hand.admin.execute(new, &[&ahead, &(10 * MORE_THAN_A_WINDOW)]).await.unwrap();
+    owner.read_some().await;
+    assert!(owner.got.len() < 10 * usize::try_from(MORE_THAN_A_WINDOW).unwrap(), "it is still on its way");
     owner.open(&hand, 0).await;
     owner.drain().await;
     assert_eq!(owner.got.iter().filter(|topic| *topic == "old").count(), 1);

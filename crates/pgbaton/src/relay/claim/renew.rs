@@ -28,8 +28,8 @@ pub(super) struct Renewer {
 }
 
 /// Renews the lease until it is over, or this is dropped.
-pub(super) async fn run(renewer: Renewer) {
-    thread::on_its_own("renew", move || until_over(renewer)).await;
+pub(super) async fn run(renewer: Renewer) -> Result<(), Error> {
+    thread::on_its_own("renew", move || until_over(renewer)).await
 }
 
 async fn until_over(Renewer { database, id, lease, here, look_again }: Renewer) {

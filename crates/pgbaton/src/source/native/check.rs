@@ -8,13 +8,14 @@ use crate::error::{Error, Kind};
 use crate::sql;
 
 /// Facts that must hold, each with what is wrong if it does not.
-const FACTS: [(&str, &str); 4] = [
+const FACTS: [(&str, &str); 5] = [
     (
         "always_generated",
         "its id is not `generated always as identity`, so a producer could choose one that was passed already",
     ),
     ("xid_first", "its id stands before its xid, so an id could be taken before the transaction had its own"),
     ("xid_default", "its xid does not default to pg_current_xact_id()"),
+    ("own_leaves", "its leaves are not the eight that it was made with, so some messages would not be looked for"),
     ("plain_sequence", "the sequence of its ids has a cache, another step than one, or a cycle"),
 ];
 

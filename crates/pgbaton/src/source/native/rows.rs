@@ -10,25 +10,28 @@ use crate::error::{Error, Kind};
 use crate::message::{Message, Messages, Payload, Timestamp};
 use crate::source::{Budget, Memory};
 
+// Columns are read by their number: those of `window.sql`, `stragglers.sql` and `message.sql`, which are the same.
+
 /// Messages up to this size come with the window, larger ones alone: a window of them would not fit into memory.
 pub(super) const INLINE_BYTES: i32 = 16 * 1024;
 
 /// What a step brought, lane by lane.
-pub(super) struct Examined {
+pub(super) struct Brought {
     pub(super) found: BTreeMap<i32, Found>,
-    pub(super) rows: usize,
+    /// Messages that came with the rows, and their bytes. The others are to be fetched.
+    pub(super) taken: usize,
     pub(super) bytes: usize,
     /// The id of the last row.
-    pub(super) newest: Option<i64>,
+    pub(super) last: Option<i64>,
     /// The id of the last row examined, if it was asked for and so many were there.
     pub(super) end: Option<i64>,
 }
 
-impl Examined {
+impl Brought {
     /// Nothing so far, for these lanes.
     pub(super) fn new(lanes: &[i32]) -> Self {
         let found = lanes.iter().map(|lane| (*lane, Found::default())).collect();
-        Self { found, rows: 0, bytes: 0, newest: None, end: None }
+        Self { found, taken: 0, bytes: 0, last: None, end: None }
     }
 
     /// Puts a row where it belongs, or notes that it is to be fetched later: when it is large, or when this step has
@@ -39,12 +42,12 @@ impl Examined {
         let found = self.found.get_mut(&lane).ok_or_else(|| {
             Error::new(Kind::Internal, format!("message {id} is of lane {lane}, which was not asked for"))
         })?;
-        self.rows += 1;
-        self.newest = Some(id);
+        self.last = Some(id);
         if size > INLINE_BYTES || self.bytes > budget.bytes {
-            found.0.push(FoundPart::Large { id, bytes });
+            found.0.push(FoundPart::ToFetch { id, bytes });
             return Ok(());
         }
+        self.taken += 1;
         self.bytes += bytes;
         with_message(row, |message| found.push(id, message, bytes, budget, memory))
     }
@@ -57,8 +60,8 @@ pub(super) struct Found(pub(super) Vec<FoundPart>);
 pub(super) enum FoundPart {
     /// Messages, and the id of the last of them.
     Batch { messages: Messages, last: i64 },
-    /// A message that is still to be fetched.
-    Large { id: i64, bytes: usize },
+    /// A message that is still to be fetched: a large one, or one more than fits at the moment.
+    ToFetch { id: i64, bytes: usize },
 }
 
 impl Found {

@@ -1,0 +1,156 @@
+//! Looking for a target: T, its ceiling, whether both are on disk, and which leaves they need.
+
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::{Log, NativeSource, REBASE, number, snapshot};
+use crate::connection::{Access, Connection, Parameter, incarnation};
+use crate::error::{Error, Kind};
+use crate::position::{Incarnation, Snapshot, Target};
+use crate::sql;
+
+/// Writers' commits bring the log to disk all the time; a commit of our own is for when nobody else is writing.
+const FLUSH_LOOKS: usize = 8;
+
+/// A target, and where its messages are.
+pub(super) struct Sighted {
+    here: Incarnation,
+    target: Target,
+    /// Leaves without an id above this are not listed: a lane that reads from further down has to ask all of them.
+    above: i64,
+    leaves: Vec<i16>,
+}
+
+/// What a look answers.
+struct Answers {
+    target: Vec<Row>,
+    /// The answers of `ceiling` and `written`, if they were asked for at once.
+    beside: Option<[Vec<Row>; 2]>,
+}
+
+impl NativeSource {
+    /// Looks for a new target for lanes at rest. `None` if nothing has happened since the last one.
+    pub(super) async fn sight(&self, lanes: &[i32]) -> Result<Option<Sighted>, Error> {
+        let mut slot = self.reader.lock().await;
+        let connection = slot.take().await?;
+        let sighted = self.sight_on(&connection, lanes).await?;
+        slot.put(connection);
+        Ok(sighted)
+    }
+
+    async fn sight_on(&self, connection: &Connection, lanes: &[i32]) -> Result<Option<Sighted>, Error> {
+        let (lowest, least) = self.log(|log| known(log, lanes));
+        let above: [Parameter<'_>; 1] = [(&lowest, Type::INT8)];
+        let Answers { target, beside } = self.ask(connection, &above).await?;
+        let here = incarnation(&target)?;
+        self.same_incarnation(&here)?;
+        let seen = read_target(&target)?;
+        let news = self.log(|log| {
+            let mut places = lanes.iter().filter_map(|lane| log.places.get(lane));
+            log.news = places.any(|place| seen.newer_than(place.read_to.consumed()));
+            log.news
+        });
+        if !news {
+            return Ok(None);
+        }
+        // In statements after the one that took T: what T sees has no id above the ceiling, and is in these leaves.
+        let [ceiling, written] = match beside {
+            Some(beside) => beside,
+            None => connection.pipeline(Access::Look, [(sql::CEILING, &[]), (sql::WRITTEN, &above)]).await?,
+        };
+        self.still(&here, &ceiling)?;
+        let ceiling = number(&ceiling)?;
+        let written = written.first().ok_or_else(|| Error::new(Kind::Internal, "no log position"))?;
+        self.await_flush(connection, &here, written).await?;
+        if ceiling < least {
+            return Err(Error::refused(
+                format!("relay {}: the outbox's last number is {ceiling} and was {least} before", self.relay),
+                REBASE,
+            ));
+        }
+        let target = Target { snapshot: seen, ceiling };
+        Ok(Some(Sighted { here, target, above: lowest, leaves: written.try_get("leaves")? }))
+    }
+
+    /// While messages come in, all is asked for at once: one statement after the other, in one round trip. Else only
+    /// whether there is anything new, which touches no table.
+    async fn ask(&self, connection: &Connection, above: &[Parameter<'_>]) -> Result<Answers, Error> {
+        if self.log(|log| log.news) {
+            let statements = [(sql::TARGET, &[][..]), (sql::CEILING, &[]), (sql::WRITTEN, above)];
+            let [target, ceiling, written] = connection.pipeline(Access::Look, statements).await?;
+            Ok(Answers { target, beside: Some([ceiling, written]) })
+        } else {
+            let [target] = connection.pipeline(Access::Look, [(sql::TARGET, &[])]).await?;
+            Ok(Answers { target, beside: None })
+        }
+    }
+
+    /// What belongs together comes from one incarnation, whatever the log in memory has become meanwhile.
+    pub(super) fn still(&self, here: &Incarnation, rows: &[Row]) -> Result<(), Error> {
+        let found = incarnation(rows)?;
+        if found == *here { Ok(()) } else { Err(self.other_incarnation(here, &found)) }
+    }
+
+    /// Visible is not yet durable: a commit that did not wait for the disk, and the sequence's last number, are given
+    /// out again after a crash. A target is used only once the log is on disk beyond both.
+    async fn await_flush(&self, connection: &Connection, here: &Incarnation, written: &Row) -> Result<(), Error> {
+        if written.try_get("flushed")? {
+            return Ok(());
+        }
+        let written: &str = written.try_get("written")?;
+        loop {
+            for _ in 0..FLUSH_LOOKS {
+                let [rows] = connection.pipeline(Access::Look, [(sql::FLUSHED, &[(&written, Type::TEXT)])]).await?;
+                self.still(here, &rows)?;
+                if rows.first().map(|row| row.try_get("flushed")).transpose()? == Some(true) {
+                    return Ok(());
+                }
+            }
+            connection.pipeline(Access::Write, [(sql::FLUSH, &[])]).await?;
+        }
+    }
+
+    /// Has lanes take up a target, unless everything in memory belongs to another incarnation by now.
+    pub(super) fn take_target(&self, lanes: &[i32], sighted: Sighted) {
+        self.log(|log| {
+            if log.incarnation.as_ref() == Some(&sighted.here) {
+                log.last_number = log.last_number.max(Some(sighted.target.ceiling));
+                log.aim_at(lanes, &sighted.target);
+                log.sighted = Some(sighted);
+            }
+        });
+    }
+
+    /// The leaves that can hold messages of this target above this id. `None` if that is not known: all of them.
+    pub(super) fn leaves(&self, target: Option<&Target>, after: i64) -> Option<Vec<i16>> {
+        self.log(|log| {
+            let sighted = log.sighted.as_ref().filter(|sighted| Some(&sighted.target) == target)?;
+            (after >= sighted.above).then(|| sighted.leaves.clone())
+        })
+    }
+}
+
+/// The lowest floor of these lanes, and the least that the ceiling can be.
+fn known(log: &Log, lanes: &[i32]) -> (i64, i64) {
+    let floors = || lanes.iter().filter_map(|lane| log.places.get(lane)).map(|place| place.read_to.floor());
+    let least = floors().chain(log.last_number).max().unwrap_or_default();
+    (floors().min().unwrap_or_default(), least)
+}
+
+fn read_target(rows: &[Row]) -> Result<Snapshot, Error> {
+    let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "no snapshot"))?;
+    if !row.try_get::<_, bool>("alone")? {
+        return Err(Error::new(Kind::Internal, "a target was taken in a transaction that has an id"));
+    }
+    snapshot(row.try_get("snapshot")?)
+}
+
+impl Log {
+    pub(super) fn aim_at(&mut self, lanes: &[i32], target: &Target) {
+        for lane in lanes {
+            if let Some(place) = self.places.get_mut(lane) {
+                place.read_to = place.read_to.clone().aim(target);
+            }
+        }
+    }
+}
