@@ -133,19 +133,24 @@ fn target() -> PathBuf {
 }
 
 fn chosen(args: &Args) -> Result<Vec<Mutant>, Error> {
+    let mut mutants = all(Path::new("."))?;
+    mutants.retain(|mutant| args.names.is_empty() || args.names.iter().any(|part| mutant.name.contains(part)));
+    if mutants.is_empty() {
+        return Err(Error::new("there is no such mutant"));
+    }
+    Ok(mutants)
+}
+
+/// All mutants of the project in this folder, by name.
+fn all(project: &Path) -> Result<Vec<Mutant>, Error> {
     let failed = |cause: std::io::Error| Error::because(format!("reading {FOLDER}; run this by ./dev"), &cause);
     let mut mutants = Vec::new();
-    for entry in std::fs::read_dir(FOLDER).map_err(failed)? {
+    for entry in std::fs::read_dir(project.join(FOLDER)).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let text = std::fs::read_to_string(&path).map_err(failed)?;
         let mutant: Mutant = toml::from_str(&text).map_err(|cause| Error::because(path.display(), &cause))?;
-        if args.names.is_empty() || args.names.iter().any(|part| name.contains(part)) {
-            mutants.push(Mutant { name, ..mutant });
-        }
-    }
-    if mutants.is_empty() {
-        return Err(Error::new("there is no such mutant"));
+        mutants.push(Mutant { name, ..mutant });
     }
     mutants.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(mutants)
@@ -223,5 +228,20 @@ mod tests {
         assert_eq!(mutant("d").apply("abc"), None);
         assert_eq!(mutant("b").apply("abcb"), None);
         assert_eq!(mutant("b").apply("ab"), None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the tests notice takes half an hour to say; that there is something to notice does not.
+    #[test]
+    fn every_mutant_applies() {
+        let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        for mutant in all(&project).unwrap() {
+            let original = std::fs::read_to_string(project.join(&mutant.file)).unwrap();
+            assert!(mutant.apply(&original).is_some(), "{} no longer applies to {}", mutant.name, mutant.file);
+        }
     }
 }
