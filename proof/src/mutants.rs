@@ -229,11 +229,6 @@ mod tests {
         assert_eq!(mutant("b").apply("abcb"), None);
         assert_eq!(mutant("b").apply("ab"), None);
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     /// Whether the tests notice takes half an hour to say; that there is something to notice does not.
     #[test]
