@@ -1,5 +1,5 @@
-//! The proof that pgbaton does what it says: test servers, child processes under control, and (to come)
-//! writers, the classic relay, the demo and the benches. Never published.
+//! The proof that pgbaton does what it says: test servers, child processes under control, writers, the classic relay, the
+//! demo, the benches and the mutants. Never published.
 //!
 //! * [`servers`]: throwaway PostgreSQL clusters.
 //! * [`fixture`]: a migrated database for each test, with its roles and the real executable.

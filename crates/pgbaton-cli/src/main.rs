@@ -32,7 +32,7 @@ impl From<pgbaton::Error> for Failure {
 fn main() -> ExitCode {
     let args = Args::parse();
     // One worker: waking a second one for each few kilobytes that arrive costs more than it brings (`./dev bench drain`).
-    // Leases are renewed on a thread of their own, and what blocks runs on others.
+    // Each relay reads on a thread of its own, leases are renewed on another, and what blocks runs on others again.
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -108,8 +108,10 @@ pub struct Status {
 pub async fn status(database: &Database) -> Result<Status, Error> {
     let connection = database.connect().await?;
     migrate::check(&connection).await?;
-    let [replicas, lanes] = connection.pipeline(Access::Look, [(sql::REPLICAS, &[]), (sql::STATUS, &[])]).await?;
-    let mut status = Status { last_number: 0, replicas: Vec::new(), lanes: Vec::new() };
+    let statements = [(sql::REPLICAS, &[][..]), (sql::STATUS, &[]), (sql::CEILING, &[])];
+    let [replicas, lanes, ceiling] = connection.pipeline(Access::Look, statements).await?;
+    let last_number = ceiling.first().map(|row| row.try_get("ceiling")).transpose()?.unwrap_or_default();
+    let mut status = Status { last_number, replicas: Vec::new(), lanes: Vec::new() };
     for row in &replicas {
         status.replicas.push(ReplicaStatus {
             id: row.try_get("id")?,
@@ -121,7 +123,6 @@ pub async fn status(database: &Database) -> Result<Status, Error> {
         });
     }
     for row in &lanes {
-        status.last_number = row.try_get("last_number")?;
         status.lanes.push(LaneStatus {
             relay: row.try_get("relay")?,
             lane: row.try_get("lane")?,

@@ -3,7 +3,7 @@
 //! ```text
 //!            rooms                 batches              parts              dealt
 //!  read ───────────► source ──────────────► publish ───────────► sink ──┐
-//!   ▲   one task a relay        one queue a lane   one task a lane      │
+//!   ▲   one thread a relay      one queue a lane   one task a lane      │
 //!   └──────────────────── room ◄──────────── acknowledge ◄──────────────┘
 //!                                     one task a relay
 //! ```

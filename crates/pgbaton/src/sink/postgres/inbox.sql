@@ -1,6 +1,7 @@
 -- The inbox of pgbaton's `postgres` sink and its fence. Run by the owner of the schema {schema}.
 -- Readers may add columns, indexes and triggers to the inbox, and delete what they have dealt with: a message that was
--- deleted is not delivered again, since the fence remembers how far each lane is.
+-- deleted is not delivered again, since the fence remembers how far each lane is. (Unless the outbox's database fails over
+-- to a standby that lacks its latest positions: those messages come again, and are dropped only if they are still here.)
 create schema if not exists {schema};
 create table {schema}.{table} (
   relay        text        not null,
