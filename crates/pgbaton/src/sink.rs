@@ -198,3 +198,19 @@ pub struct Capabilities {
     /// For how long it drops a repeat by its message id.
     pub dedupe_window: Option<Duration>,
 }
+
+impl Capabilities {
+    /// A sink of this tier that neither fences nor keeps positions, and limits nothing.
+    #[must_use]
+    pub fn plain(tier: Tier) -> Self {
+        Self {
+            tier,
+            fences: false,
+            keeps_position: false,
+            max_message_bytes: None,
+            max_batch_messages: None,
+            max_batch_bytes: None,
+            dedupe_window: None,
+        }
+    }
+}

@@ -77,15 +77,7 @@ pub struct Recorder {
 #[async_trait]
 impl Sink for Recorder {
     async fn probe(&self) -> Result<Capabilities, ProbeError> {
-        Ok(Capabilities {
-            tier: Tier::T5,
-            fences: false,
-            keeps_position: false,
-            max_message_bytes: None,
-            max_batch_messages: None,
-            max_batch_bytes: None,
-            dedupe_window: None,
-        })
+        Ok(Capabilities::plain(Tier::T5))
     }
 
     async fn open(&self, grant: &Grant, _opening: Opening) -> Result<Box<dyn OpenLane>, OpenError> {

@@ -15,15 +15,7 @@ pub struct Discard;
 #[async_trait]
 impl Sink for Discard {
     async fn probe(&self) -> Result<Capabilities, ProbeError> {
-        Ok(Capabilities {
-            tier: Tier::T5,
-            fences: false,
-            keeps_position: false,
-            max_message_bytes: None,
-            max_batch_messages: None,
-            max_batch_bytes: None,
-            dedupe_window: None,
-        })
+        Ok(Capabilities::plain(Tier::T5))
     }
 
     async fn open(&self, _grant: &Grant, _opening: Opening) -> Result<Box<dyn OpenLane>, OpenError> {

@@ -110,15 +110,7 @@ fn cut_torn_line(file: &mut File) -> io::Result<()> {
 impl Sink for JsonLines {
     async fn probe(&self) -> Result<Capabilities, ProbeError> {
         blocking(&self.0, Out::open).await.map_err(|error| ProbeError::Unusable(failed(&error)))?;
-        Ok(Capabilities {
-            tier: Tier::T5,
-            fences: false,
-            keeps_position: false,
-            max_message_bytes: None,
-            max_batch_messages: None,
-            max_batch_bytes: None,
-            dedupe_window: None,
-        })
+        Ok(Capabilities::plain(Tier::T5))
     }
 
     async fn open(&self, _grant: &Grant, _opening: Opening) -> Result<Box<dyn OpenLane>, OpenError> {

@@ -97,13 +97,10 @@ impl Sink for Inbox {
         let probe = Verb { name: "probe (`pgbaton inbox` prints the tables)", sql: &self.statements.probe };
         connection.pipeline(Access::Write, [(probe, &[])]).await.map_err(failed)?;
         Ok(Capabilities {
-            tier: Tier::T1,
             fences: true,
             keeps_position: true,
-            max_message_bytes: None,
-            max_batch_messages: None,
             max_batch_bytes: Some(MAX_BATCH_BYTES),
-            dedupe_window: None,
+            ..Capabilities::plain(Tier::T1)
         })
     }
 
