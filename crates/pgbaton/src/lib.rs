@@ -10,9 +10,10 @@
 //! * The pure core, which does no I/O and takes the time as an argument: [`message`], [`lane`], [`lease`], [`position`],
 //!   [`plan`], [`outcome`], [`retry`].
 //! * A process: [`replica`]. The path of a message: [`relay`] and its four files `claim`, `read`, `publish`, `acknowledge`.
-//! * The two seams: [`source`] (where messages come from, and where it is written how far each lane is) and [`sink`].
-//! * Around it: [`clock`], [`config`], [`control`], [`housekeeping`], [`metrics`], [`migrate`], and [`sql`], which lists
-//!   every statement.
+//! * The two seams: [`source`] (where messages come from, and where it is written how far each lane is) and [`sink`]. The
+//!   one source is `source/native`: `sight` looks for targets, `read` carries out the plan, `rows` makes messages of rows.
+//! * Around it: [`clock`], [`config`], `connection`, [`control`], `error`, [`housekeeping`], [`metrics`], [`migrate`],
+//!   `thread`, and [`sql`], which lists every statement.
 //!
 //! # Features
 //!
