@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
 
-use crate::Failure;
+use crate::{Failure, say};
 
 /// How often the counters go to the log.
 const COUNT_EVERY: Duration = Duration::from_secs(60);
@@ -34,7 +34,7 @@ pub(crate) fn check(path: &PathBuf) -> Result<(), Failure> {
     let config = Config::load(path)?;
     filter(&config.log)?;
     config.into_replica()?;
-    eprintln!("{} is valid", path.display());
+    say(&format!("{} is valid", path.display()));
     Ok(())
 }
 
@@ -42,6 +42,8 @@ pub(crate) fn check(path: &PathBuf) -> Result<(), Failure> {
 fn start_log(log: &Log) -> Result<(), Failure> {
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter(log)?).with_writer(std::io::stderr).with_target(false);
+    // By default it tells standard error that standard error cannot be written, and dies of that.
+    let builder = builder.log_internal_errors(false);
     if log.json {
         builder.json().init();
     } else {

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("pgbaton: no threads can be started: {error}");
+            say(&format!("pgbaton: no threads can be started: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -46,11 +46,11 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(text)) => {
-            eprintln!("pgbaton: {text}");
+            say(&format!("pgbaton: {text}"));
             ExitCode::from(2)
         }
         Err(Failure::Library(error)) => {
-            eprintln!("pgbaton: {error}");
+            say(&format!("pgbaton: {error}"));
             ExitCode::from(if error.code() == "config.invalid" { 2 } else { 1 })
         }
     }
@@ -73,6 +73,12 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Status { database, json } => status::status(database, json).await,
         Command::Lanes { database, json } => status::lanes(database, json).await,
     }
+}
+
+/// Tells whoever started this. That nobody listens is no reason to die.
+pub(crate) fn say(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 /// Prints data; a reader that has gone away is not an error.

@@ -3,7 +3,7 @@
 use pgbaton::migrate::{self, Roles};
 
 use crate::args::DatabaseArgs;
-use crate::{Failure, print};
+use crate::{Failure, print, say};
 
 /// Brings the schema up to this version, or shows how.
 #[allow(clippy::needless_pass_by_value, reason = "a command consumes its arguments")]
@@ -14,9 +14,9 @@ pub(crate) async fn migrate(database: DatabaseArgs, show: bool) -> Result<(), Fa
     }
     let applied = migrate::run(&database.database()?).await?;
     if applied.is_empty() {
-        eprintln!("the schema is at version {} already", migrate::version());
+        say(&format!("the schema is at version {} already", migrate::version()));
     } else {
-        eprintln!("the schema is at version {} now; see `pgbaton grants` for who may use it", migrate::version());
+        say(&format!("the schema is at version {} now; see `pgbaton grants` for who may use it", migrate::version()));
     }
     Ok(())
 }

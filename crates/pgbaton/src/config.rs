@@ -55,6 +55,7 @@ struct RelayFields {
 
 /// Not less, or renewals have no time for a second try.
 const LEAST_TTL: Duration = Duration::from_secs(1);
+const MOST_TTL: Duration = Duration::from_secs(3_600);
 
 impl Config {
     /// Reads and validates a configuration file.
@@ -85,6 +86,12 @@ impl Config {
         let ttl = lease.duration("ttl", Duration::from_secs(5));
         if ttl < LEAST_TTL {
             problems.add("lease.ttl", &format!("is {ttl:?}; it cannot be shorter than {LEAST_TTL:?}"));
+        }
+        if ttl > MOST_TTL {
+            problems.add(
+                "lease.ttl",
+                &format!("is {ttl:?}; a dead replica's lanes would stand still for longer than {MOST_TTL:?}"),
+            );
         }
         lease.finish();
         let dsn = database.required_string("dsn");

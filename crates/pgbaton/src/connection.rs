@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt, TryStreamExt, pin_mut};
 use tokio::task::JoinHandle;
-use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, NoTls, Row, Socket};
@@ -37,6 +37,7 @@ impl Database {
         let mut config: tokio_postgres::Config = dsn
             .parse()
             .map_err(|error| Error::new(Kind::Config, "the DSN cannot be read").because(ConfigText(error)))?;
+        usable(&config)?;
         if config.get_target_session_attrs() == TargetSessionAttrs::Any {
             // Of several hosts the writable one is meant, also after a fail-over.
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
@@ -104,6 +105,22 @@ impl Database {
             }
         }
     }
+}
+
+/// What would fail at every try.
+fn usable(config: &tokio_postgres::Config) -> Result<(), Error> {
+    let problem = |text: &str, hint| Err(Error::new(Kind::Config, text).hint(hint));
+    if config.get_ssl_mode() == SslMode::Require {
+        return problem("the DSN demands TLS, which this version does not have", "Use a socket, loopback or a tunnel");
+    }
+    let (hosts, ports) = (config.get_hosts().len().max(config.get_hostaddrs().len()), config.get_ports().len());
+    if hosts == 0 {
+        return problem("the DSN names no host", "Add `host=…`: a name, an address, or the folder of a socket");
+    }
+    if ports > 1 && ports != hosts {
+        return problem("the DSN names another number of ports than of hosts", "Give one port, or one for each host");
+    }
+    Ok(())
 }
 
 /// The parser's error without the text it was parsing.

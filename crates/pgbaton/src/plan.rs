@@ -203,7 +203,7 @@ mod tests {
         let mut low = Position::new(snapshot("20:20:"), 10, Some(target()), 0);
         let mut high = Position::new(snapshot("20:20:"), 1_000, None, 0);
         level(&mut [&mut low, &mut high], &Floors::default());
-        assert_eq!(low, Position::new(snapshot("30:30:"), 1_000, None, 0));
+        assert_eq!(low, Position::new(snapshot("30:30:"), 1_000, None, 1_000));
     }
 
     #[test]

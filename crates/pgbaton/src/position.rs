@@ -14,7 +14,8 @@
 //!
 //! *Consumed* S: everything visible in S has been dealt with. *Target* T is newer, or there is none. What is visible in
 //! T and not in S is read in the order of its ids, first the stragglers and then the window, and everything of it up
-//! to `last` has been dealt with. Once all of it has, T becomes S.
+//! to `last` has been dealt with. Once all of it has, T becomes S; `last` is then the ceiling, for those who look on, and
+//! begins anew with the next target.
 //!
 //! *Floor*: what lies at or below it and is not visible in S belongs to a transaction that ran when S was taken. It
 //! comes from pairs (l, x): l was the last number given out, and *afterwards* a transaction took the id x. Every
@@ -240,7 +241,8 @@ impl Position {
         self.target.as_ref()
     }
 
-    /// Of what T sees and S does not, everything up to this id has been dealt with.
+    /// Of what T sees and S does not, everything up to this id has been dealt with. At rest: all that S sees lies at or
+    /// below it.
     #[must_use]
     pub fn last(&self) -> i64 {
         self.last
@@ -263,7 +265,7 @@ impl Position {
     /// the other way round when it is finished: it is not taken up.
     #[must_use]
     pub fn aim(self, target: &Target) -> Self {
-        if self.can_aim(target) { Self { target: Some(target.clone()), ..self } } else { self }
+        if self.can_aim(target) { Self { target: Some(target.clone()), last: 0, ..self } } else { self }
     }
 
     /// What is to be read next.
@@ -302,7 +304,7 @@ impl Position {
             Some(target) => {
                 // A floor stays one for every later S: it only says which transactions own the ids below it.
                 let floor = floors.floor_for(&target.snapshot).map_or(self.floor, |floor| floor.max(self.floor));
-                Self { consumed: target.snapshot, floor, target: None, last: 0 }
+                Self { consumed: target.snapshot, floor, target: None, last: target.ceiling }
             }
             None => self,
         }
@@ -397,7 +399,9 @@ mod tests {
         let position = position.advance(80);
         assert_eq!(position.phase(), Phase::Exhausted);
         let position = position.finish(&floors);
-        assert_eq!(position, Position::new(snapshot("14:30:14"), 50, None, 0));
+        assert_eq!(position, Position::new(snapshot("14:30:14"), 50, None, 80));
+        // The next one is read from the beginning again.
+        assert_eq!(position.aim(&target("40:40:", 90)).last(), 0);
     }
 
     #[test]

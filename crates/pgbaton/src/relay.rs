@@ -65,7 +65,8 @@ pub struct Limits {
     pub batch_messages: usize,
     /// Bytes handed to the sink in one call; a larger message goes alone.
     pub batch_bytes: usize,
-    /// Bytes of messages in memory, over all lanes; one message more than fits is let in.
+    /// Bytes of messages in memory, over all lanes; one message more than fits is let in. When lanes that are held fill it,
+    /// the others get up to as much again.
     pub memory: usize,
 }
 
@@ -183,6 +184,13 @@ impl Flows {
         let memory = self.memory.held() < limits.memory;
         self.with(|lanes| lanes.values().map(|flow| flow.room(limits, memory)).collect())
     }
+
+    /// Bytes that the next read may bring. Held lanes may fill the memory: then there is still a share of it, once more,
+    /// for lanes that hold nothing. So all lanes together hold at most twice the limit.
+    pub(crate) fn budget(&self, limits: &Limits) -> usize {
+        let share = limits.memory / self.with(|lanes| lanes.len()).max(1);
+        limits.memory.saturating_sub(self.memory.held()).max(share).max(1)
+    }
 }
 
 /// One lane's messages between being read and being acknowledged.
@@ -192,6 +200,8 @@ pub(crate) struct Flow {
     queue: mpsc::UnboundedSender<Batch>,
     /// Batches in the queue, also those without messages.
     queued: AtomicUsize,
+    /// Bytes of messages that it holds.
+    bytes: AtomicUsize,
     /// Messages read and not yet acknowledged.
     outstanding: AtomicUsize,
     /// Messages handed to the sink and not yet acknowledged.
@@ -210,6 +220,7 @@ impl Flow {
             stint,
             queue,
             queued: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
             outstanding: AtomicUsize::new(0),
             in_flight: AtomicUsize::new(0),
             idle_since: AtomicI64::new(nanos(clock::now())),
@@ -221,6 +232,7 @@ impl Flow {
     /// Takes a batch from the reader. The reader stops at the limits, so the queue is bounded by one read beyond them.
     fn enqueue(&self, batch: Batch) {
         self.queued.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(batch.messages.bytes(), Ordering::Relaxed);
         self.outstanding.fetch_add(batch.messages.len(), Ordering::Relaxed);
         if !batch.messages.is_empty() {
             self.idle_since.store(0, Ordering::Relaxed);
@@ -231,6 +243,11 @@ impl Flow {
 
     pub(crate) fn dequeued(&self) {
         self.queued.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A batch of so many bytes has been dealt with.
+    pub(crate) fn let_go(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn idle(&self) {
@@ -254,7 +271,7 @@ impl Flow {
 
     fn room(&self, limits: &Limits, memory: bool) -> Room {
         // As much again as may be in flight is read ahead, so that the sink never waits for a read.
-        let room = memory
+        let room = (memory || self.bytes.load(Ordering::Relaxed) == 0)
             && self.outstanding.load(Ordering::Relaxed) < 2 * limits.in_flight
             && self.queued.load(Ordering::Relaxed) < BATCHES_QUEUED;
         let idle_since = match self.idle_since.load(Ordering::Relaxed) {

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use proof::fixture::{Fixture, PRODUCER, toml_text};
+use proof::fixture::{Fixture, PRODUCER, finish, toml_text};
 use proof::on_each_version;
 use proof::process::{POLL, Process};
 use proof::servers::shared;
@@ -24,6 +24,8 @@ on_each_version!(
     logs_are_lines_of_json_without_payloads_or_secrets,
     standard_output_is_for_data,
     an_inbox_that_may_not_be_written_is_refused_at_start,
+    a_log_that_cannot_be_written_ends_nothing,
+    messages_are_not_sent_to_the_null_device,
 );
 
 /// What a command did.
@@ -330,7 +332,52 @@ async fn an_inbox_that_may_not_be_written_is_refused_at_start(major: u32) {
         let mut replica = outbox.run("r1", &format!("[relays.orders]\nsink = {sink}")).unwrap();
         let status = replica.wait(SOON).await.unwrap();
         let error = std::fs::read_to_string(replica.stderr()).unwrap();
-        assert!(!status.success() && error.contains("42501") && error.contains("relay orders"), "{right}: {error}");
+        assert!(
+            !status.success() && error.contains(&format!("{right} on {table}")) && error.contains("relay orders"),
+            "{right}: {error}"
+        );
         admin.batch_execute(&format!("grant {right} on {table} to pgbaton_relay")).await.unwrap();
     }
+}
+
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A full disk under the log, or a collector that died.
+async fn a_log_that_cannot_be_written_ends_nothing(major: u32) {
+    let outbox = Fixture::new(major).await.unwrap();
+    let sink = outbox.file_sink();
+    let configuration = outbox.configuration("mute", &format!("[relays.orders]\nsink = {sink}")).unwrap();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = outbox.command().unwrap();
+    command.arg("run").arg("--config").arg(configuration).stderr(full);
+    let mut child = Killed(command.spawn().unwrap());
+    let admin = outbox.admin().await.unwrap();
+    until_true(&admin, "select count(*) = 16 from pgbaton.lane where owner is not null").await;
+    outbox.producer().await.unwrap().batch_execute("select pgbaton.send('t', '{}'::json)").await.unwrap();
+    let deadline = Instant::now() + SOON;
+    while std::fs::read_to_string(outbox.file()).map_or(0, |text| text.lines().count()) < 1 {
+        assert!(child.0.try_wait().unwrap().is_none(), "it ended");
+        assert!(Instant::now() < deadline, "nothing was delivered");
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// A closed standard output looks like that.
+async fn messages_are_not_sent_to_the_null_device(major: u32) {
+    let outbox = Fixture::new(major).await.unwrap();
+    let configuration = outbox.configuration("lost", "[relays.orders]\nsink = { type = \"stdout\" }").unwrap();
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "exec \"$0\" run --config \"$1\" >&-"]).arg(outbox.command().unwrap().get_program());
+    let output = finish(command.arg(configuration)).await.unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("null device"), "{error}");
 }

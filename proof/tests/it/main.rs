@@ -15,6 +15,8 @@ mod gate;
 #[cfg(test)]
 mod hand;
 #[cfg(test)]
+mod held;
+#[cfg(test)]
 mod lanes;
 #[cfg(test)]
 mod lines;

@@ -204,10 +204,12 @@ impl LaneTask {
             let Some(batch) = batch else { return LaneEnd::Reopen };
             self.flow.dequeued();
             self.relay.flows.room.notify_one();
+            let bytes = batch.messages.bytes();
             if let Err(end) = self.deal_with(batch).await {
                 // A lane ordered to drain in the middle of a batch gives back what it has finished.
                 return if matches!(end, LaneEnd::Drained) { self.drain().await } else { end };
             }
+            self.flow.let_go(bytes);
             if self.batches.is_empty() {
                 self.flow.idle();
             }
@@ -280,7 +282,7 @@ impl LaneTask {
                     }
                 }
                 Err(error) => {
-                    if self.recover(&error, &next).await? {
+                    if self.recover(&error, &next, &mut backoff).await? {
                         self.relay.metrics.delivered(u64::try_from(left.len()).unwrap_or_default());
                         left.clear();
                     }
@@ -341,7 +343,7 @@ impl LaneTask {
     }
 
     /// The call failed as a whole. True if it turns out that the sink has the batch.
-    async fn recover(&mut self, error: &AppendError, next: &Opaque) -> Result<bool, LaneEnd> {
+    async fn recover(&mut self, error: &AppendError, next: &Opaque, backoff: &mut Backoff) -> Result<bool, LaneEnd> {
         match error {
             AppendError::LeaseOver => return Err(LaneEnd::Stopped),
             AppendError::Fenced { epoch } => return Err(LaneEnd::Fenced(*epoch)),
@@ -349,6 +351,8 @@ impl LaneTask {
             AppendError::SinkDown(fault) => self.relay.outage.failed(&self.relay.spec.name, fault),
             AppendError::Ambiguous(fault) => {
                 tracing::warn!(grant = %self.flow.grant, %fault, batch = self.batch, "it is not known whether the sink has this batch");
+                // Of the lane's own: the sink may answer all others.
+                self.pause(backoff.next(rand::random())).await?;
             }
         }
         self.relay.metrics.sink_failed();

@@ -63,7 +63,7 @@ fn budget(relay: &Relay) -> Budget {
     let limits = &relay.spec.limits;
     let capabilities = &relay.capabilities;
     Budget {
-        bytes: limits.memory.saturating_sub(relay.flows.memory.held()).max(1),
+        bytes: relay.flows.budget(limits),
         // More than may be in flight would never be let through.
         batch_messages: limits
             .batch_messages

@@ -6,6 +6,8 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -46,6 +48,17 @@ impl JsonLines {
 }
 
 impl Out {
+    /// A closed standard output is the null device by the time that anybody can look: every message would be lost.
+    fn check(&self) -> io::Result<()> {
+        if let Self::Stdout = self {
+            let out = File::from(io::stdout().as_fd().try_clone_to_owned()?).metadata()?;
+            if out.file_type().is_char_device() && out.rdev() == std::fs::metadata("/dev/null")?.rdev() {
+                return Err(io::Error::other("standard output is closed or the null device; `discard` is for that"));
+            }
+        }
+        Ok(())
+    }
+
     /// Opens the file if it is not open.
     fn open(&self) -> io::Result<()> {
         if let Self::File { path, file } = self {
@@ -109,7 +122,9 @@ fn cut_torn_line(file: &mut File) -> io::Result<()> {
 #[async_trait]
 impl Sink for JsonLines {
     async fn probe(&self) -> Result<Capabilities, ProbeError> {
-        blocking(&self.0, Out::open).await.map_err(|error| ProbeError::Unusable(failed(&error)))?;
+        blocking(&self.0, |out| out.check().and_then(|()| out.open()))
+            .await
+            .map_err(|error| ProbeError::Unusable(failed(&error)))?;
         Ok(Capabilities::plain(Tier::T5))
     }
 

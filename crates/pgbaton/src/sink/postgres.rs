@@ -95,7 +95,13 @@ impl Sink for Inbox {
         };
         let connection = self.database.connect().await.map_err(failed)?;
         let probe = Verb { name: "probe (`pgbaton inbox` prints the tables)", sql: &self.statements.probe };
-        connection.pipeline(Access::Write, [(probe, &[])]).await.map_err(failed)?;
+        let [rows] = connection.pipeline(Access::Look, [(probe, &[])]).await.map_err(failed)?;
+        let missing =
+            rows.first().map(|row| row.try_get("missing")).transpose().map_err(|error| failed(error.into()))?;
+        if let Some(missing) = missing.filter(|missing: &&str| !missing.is_empty()) {
+            let text = format!("this role lacks {missing}; `pgbaton inbox` ends with the grants");
+            return Err(ProbeError::Unusable(Fault::new("postgres.rights", &text)));
+        }
         Ok(Capabilities {
             fences: true,
             keeps_position: true,

@@ -1,8 +1,7 @@
 -- Each lane with its owner and its newest position.
 -- Rows: one a lane. Locks: none. Relies on: the index on (leaf, relay, lane, epoch, seq).
 select l.relay, l.lane, l.lanes, l.epoch, r.id::text as replica, r.name as replica_name, n.batch,
-       -- A lane at rest has no id of its own: it had dealt with all that its replica knew of.
-       case when n.target is null then greatest(n.floor, n.l) else greatest(n.floor, n.last) end as passed,
+       greatest(n.floor, n.last) as passed,
        extract(epoch from pg_catalog.clock_timestamp() - n.written_at)::float8 as age
 from pgbaton.lane l
   left join pgbaton.replica r on r.id = l.owner

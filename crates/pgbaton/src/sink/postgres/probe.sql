@@ -1,14 +1,14 @@
--- Whether both tables are there with their columns, and whether this role may do with them what `fence` and `append` do:
--- rights are compared although no row is written. Rows: none. Locks: none that anybody waits for.
-with inbox as (
-  insert into {schema}.{table} (relay, message_id, topic, key, headers, payload, payload_json, created_at)
-    select '', '', '', null::text, null::json, null::bytea, null::json, pg_catalog.now() where false
-  on conflict (relay, message_id) do nothing
-  returning message_id
-), fence as (
-  insert into {schema}.{table}_fence (relay, lane, epoch, position) select '', 0, 0, null::bytea where false
-  returning relay
-), moved as (
-  update {schema}.{table}_fence set epoch = epoch, position = position where false returning relay
-)
-select message_id from inbox union all select relay from fence union all select relay from moved
+-- Whether both tables are there and readable, and which rights this role lacks for what `fence` and `append` do.
+-- Rows: one. Locks: none.
+select pg_catalog.array_to_string(array[
+    case when not (pg_catalog.has_table_privilege('{schema}.{table}', 'insert')
+                   or pg_catalog.has_any_column_privilege('{schema}.{table}', 'insert'))
+         then 'insert on {schema}.{table}' end,
+    case when not pg_catalog.has_table_privilege('{schema}.{table}_fence', 'insert')
+         then 'insert on {schema}.{table}_fence' end,
+    case when not (pg_catalog.has_table_privilege('{schema}.{table}_fence', 'update')
+                   or pg_catalog.has_any_column_privilege('{schema}.{table}_fence', 'update'))
+         then 'update on {schema}.{table}_fence' end
+  ], ', ') as missing,
+  exists (select message_id from {schema}.{table} where false) as inbox,
+  exists (select relay from {schema}.{table}_fence where false) as fence
