@@ -121,11 +121,11 @@ pub(crate) struct SendArgs {
 /// Which database.
 #[derive(ClapArgs)]
 pub(crate) struct DatabaseArgs {
-    /// The database's connection string.
-    #[arg(long, env = "PGBATON_DSN", hide_env_values = true, value_name = "DSN")]
+    /// The database's connection string. Without it and --config: PGBATON_DSN from the environment.
+    #[arg(long, value_name = "DSN")]
     dsn: Option<String>,
-    /// A configuration file that names it.
-    #[arg(short, long, env = "PGBATON_CONFIG", value_name = "FILE")]
+    /// A configuration file that names it, with the relay's role. Without all of these: PGBATON_CONFIG.
+    #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
@@ -134,9 +134,16 @@ impl DatabaseArgs {
     pub(crate) fn database(&self) -> Result<Database, Failure> {
         /// How long a command waits for an answer.
         const PATIENCE: Duration = Duration::from_secs(60);
-        match (&self.dsn, &self.config) {
-            (Some(dsn), _) => Ok(Database::new(dsn, PATIENCE)?),
-            (None, Some(config)) => Ok(pgbaton::config::Config::load(config)?.database()?.with_patience(PATIENCE)),
+        let given = self.dsn.is_some() || self.config.is_some();
+        let variable = |name| std::env::var_os(name).filter(|_| !given);
+        let dsn = match variable("PGBATON_DSN") {
+            Some(dsn) => Some(dsn.into_string().map_err(|_| Failure::Usage("PGBATON_DSN is no text".into()))?),
+            None => self.dsn.clone(),
+        };
+        let config = self.config.clone().or_else(|| variable("PGBATON_CONFIG").map(PathBuf::from));
+        match (dsn, config) {
+            (Some(dsn), _) => Ok(Database::new(&dsn, PATIENCE)?),
+            (None, Some(config)) => Ok(pgbaton::config::Config::load(&config)?.database()?.with_patience(PATIENCE)),
             (None, None) => Err(Failure::Usage("name the database with --dsn, PGBATON_DSN or --config".into())),
         }
     }

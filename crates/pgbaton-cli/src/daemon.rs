@@ -25,8 +25,12 @@ pub(crate) async fn run(path: &PathBuf) -> Result<(), Failure> {
     let result = replica.run(stop).await;
     counting.abort();
     log_counts(&metrics);
+    if let Err(error) = result {
+        tracing::error!(%error, "stopped: a person has to decide");
+        return Err(Failure::Logged);
+    }
     tracing::info!("stopped");
-    Ok(result?)
+    Ok(())
 }
 
 /// Reads and validates a configuration.

@@ -19,6 +19,8 @@ use args::{Args, Command};
 pub(crate) enum Failure {
     /// The library's error.
     Library(pgbaton::Error),
+    /// The library's error, which is in the log already.
+    Logged,
     /// The command line or a file it names is wrong.
     Usage(String),
 }
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
     runtime.shutdown_background();
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Logged) => ExitCode::FAILURE,
         Err(Failure::Usage(text)) => {
             say(&format!("pgbaton: {text}"));
             ExitCode::from(2)

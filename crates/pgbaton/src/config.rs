@@ -158,6 +158,13 @@ fn log(root: &mut Section<'_>, problems: &Problems) -> Log {
         problems.add("log.format", "is neither \"text\" nor \"json\"");
     }
     let filter = section.string("level").unwrap_or_else(|| "info".into());
+    // A bare word that is no level would be taken for a target, and silence everything else.
+    let levels = ["off", "error", "warn", "info", "debug", "trace"];
+    let bare = |part: &&str| !part.contains(['=', '[']) && !levels.contains(&part.trim().to_ascii_lowercase().as_str());
+    if let Some(word) = filter.split(',').find(bare) {
+        problems
+            .add("log.level", &format!("{word:?} is no level: write one of {}, or target=level", levels.join(", ")));
+    }
     section.finish();
     Log { json: format == "json", filter }
 }
@@ -262,6 +269,21 @@ mod tests {
         let found = problems(text);
         for key in ["nmae", "database.dsn", "lease.ttl", "relays.Orders", "lanes", "poll_idle", "memory", "sink.type"] {
             assert!(found.contains(key), "{key} is missing in: {found}");
+        }
+    }
+
+    #[test]
+    fn levels_are_levels() {
+        let level = |level: &str| problems(&format!("{GOOD}\n[log]\nlevel = \"{level}\""));
+        assert!(level("warning").contains("log.level"));
+        assert_eq!(level("info,pgbaton=debug"), "");
+    }
+
+    #[test]
+    fn a_dsn_that_cannot_work_is_a_problem() {
+        for dsn in ["", "host=x sslmode=require", "host=a,b port=1,2,3"] {
+            let found = problems(&GOOD.replace("host=localhost dbname=app", dsn));
+            assert!(found.contains("database.dsn"), "{dsn}: {found}");
         }
     }
 

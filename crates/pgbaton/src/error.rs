@@ -122,7 +122,14 @@ impl StdError for Error {
 impl From<tokio_postgres::Error> for Error {
     fn from(error: tokio_postgres::Error) -> Self {
         let Some(db) = error.as_db_error() else {
-            return Self::new(Kind::Database, "no answer from the database").because(error);
+            // The driver's words for a DSN that lacks what the server asks for.
+            return if error.to_string().starts_with("invalid configuration") {
+                Self::new(Kind::Database, "the DSN does not suffice")
+                    .because(error)
+                    .hint("Add what is missing to the DSN: PGPASSWORD and .pgpass are not read")
+            } else {
+                Self::new(Kind::Database, "no answer from the database").because(error)
+            };
         };
         let code = db.code();
         let said = match code.code().get(..2) {
@@ -149,7 +156,7 @@ impl Error {
             // Connection trouble, resources, operator's intervention, transaction rolled back, system error.
             Some("08" | "53" | "57" | "40" | "58" | "55" | "25") => Self::new(Kind::Database, text),
             Some("42") if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
-                Self::new(Kind::Refused, text).hint("`pgbaton grants` prints what the role needs")
+                Self::new(Kind::Refused, text).hint("`pgbaton grants` prints what each role needs; a producer sends, a relay runs, and `pgbaton inbox` ends with a sink's grants")
             }
             Some("42" | "3F") => {
                 Self::new(Kind::Schema, text).hint("Run `pgbaton migrate` with this version of pgbaton")
