@@ -187,9 +187,11 @@ impl Flows {
 
     /// Bytes that the next read may bring. Held lanes may fill the memory: then there is still a share of it, once more,
     /// for lanes that hold nothing. So all lanes together hold at most twice the limit.
-    pub(crate) fn budget(&self, limits: &Limits) -> usize {
+    /// A message larger than that share has to wait.
+    pub(crate) fn bytes_to_read(&self, limits: &Limits) -> (usize, bool) {
         let share = limits.memory / self.with(|lanes| lanes.len()).max(1);
-        limits.memory.saturating_sub(self.memory.held()).max(share).max(1)
+        let free = limits.memory.saturating_sub(self.memory.held());
+        if free > 0 { (free, true) } else { (share.max(1), false) }
     }
 }
 

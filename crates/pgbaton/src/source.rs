@@ -174,8 +174,10 @@ pub struct Room {
 /// How much one read may bring.
 #[derive(Debug, Clone, Copy)]
 pub struct Budget {
-    /// Bytes in all; one message more than fits is allowed, so that one of any size gets through.
+    /// Bytes in all.
     pub bytes: usize,
+    /// One message more than fits is allowed, so that one of any size gets through.
+    pub one_more: bool,
     /// Messages in one batch.
     pub batch_messages: usize,
     /// Bytes in one batch; one message may be larger and then is alone.

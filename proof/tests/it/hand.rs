@@ -230,7 +230,7 @@ impl Holder {
             .values()
             .map(|held| Room { grant: held.grant.clone(), room: held.room, idle_since: long_ago })
             .collect();
-        let budget = Budget { bytes: 8 << 20, batch_messages: 1_000, batch_bytes: 1 << 20 };
+        let budget = Budget { bytes: 8 << 20, one_more: true, batch_messages: 1_000, batch_bytes: 1 << 20 };
         let read = self.source.read(&rooms, &budget).await?;
         for batch in read.batches {
             let held = self.held.get_mut(&batch.grant.lane.number).unwrap();

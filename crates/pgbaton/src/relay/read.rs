@@ -62,8 +62,10 @@ async fn until_dropped(relay: Arc<Relay>) {
 fn budget(relay: &Relay) -> Budget {
     let limits = &relay.spec.limits;
     let capabilities = &relay.capabilities;
+    let (bytes, one_more) = relay.flows.bytes_to_read(limits);
     Budget {
-        bytes: relay.flows.budget(limits),
+        bytes,
+        one_more,
         // More than may be in flight would never be let through.
         batch_messages: limits
             .batch_messages

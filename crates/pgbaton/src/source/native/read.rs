@@ -110,13 +110,11 @@ impl NativeSource {
             ReadStep::Stragglers { lanes, xids, after, upto } => {
                 let xids: Vec<String> = xids.iter().map(|xid| xid.0.to_string()).collect();
                 let Some(step) = self.step(lanes, *after, *upto, budget) else { return Ok(false) };
-                self.stragglers(&step, &xids, batches).await?;
-                Ok(true)
+                self.stragglers(&step, &xids, batches).await
             }
             ReadStep::Window { lanes, after, upto } => {
                 let Some(step) = self.step(lanes, *after, *upto, budget) else { return Ok(false) };
-                self.window(&step, batches).await?;
-                Ok(true)
+                self.window(&step, batches).await
             }
         }
     }
@@ -141,7 +139,7 @@ impl NativeSource {
         })
     }
 
-    async fn window(&self, step: &Step<'_>, batches: &mut Vec<Batch>) -> Result<(), Error> {
+    async fn window(&self, step: &Step<'_>, batches: &mut Vec<Batch>) -> Result<bool, Error> {
         let wanted = wanted(step.lanes, step.of);
         let consumed = step.place.consumed().to_string();
         let target = step.place.target().map(|target| target.snapshot.to_string());
@@ -169,7 +167,7 @@ impl NativeSource {
         self.read_step(step, ends, (sql::WINDOW, &rows), batches).await
     }
 
-    async fn stragglers(&self, step: &Step<'_>, xids: &[String], batches: &mut Vec<Batch>) -> Result<(), Error> {
+    async fn stragglers(&self, step: &Step<'_>, xids: &[String], batches: &mut Vec<Batch>) -> Result<bool, Error> {
         let wanted = wanted(step.lanes, step.of);
         // So many rows of each transaction are examined, and as many of all together are taken: the first ones by id.
         let limit = (step.limit / i64::try_from(xids.len()).unwrap_or(i64::MAX).max(1)).max(STRAGGLERS_EACH);
@@ -187,13 +185,14 @@ impl NativeSource {
         self.read_step(step, ends, (sql::STRAGGLERS, &rows), batches).await
     }
 
+    /// True if a lane got on.
     async fn read_step(
         &self,
         step: &Step<'_>,
         ends: Ends<'_>,
         rows: Statement<'_>,
         batches: &mut Vec<Batch>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let mut slot = self.reader.lock().await;
         let connection = slot.take().await?;
         let told = if let Ends::Told(told) = ends { Some(told) } else { None };
@@ -217,11 +216,12 @@ impl NativeSource {
         }
         slot.put(connection);
         self.log(|log| log.window.follow(taken, bytes, step.budget.bytes));
+        let before = batches.len();
         for fetched in fetched {
             batches.extend(self.emit(step, fetched, end)?);
         }
         self.served(step.lanes);
-        Ok(())
+        Ok(batches.len() > before)
     }
 
     /// One transaction: the rows that these lanes want of those that are examined, and, if asked, where these end.
@@ -274,8 +274,7 @@ impl NativeSource {
         Ok(batches)
     }
 
-    /// Fetches what did not come with the rows, one by one, as far as it fits. One that is larger than all the memory
-    /// goes alone.
+    /// Fetches what did not come with the rows, one by one, as far as it fits, and perhaps one more.
     async fn fetch(
         &self,
         connection: &Connection,
@@ -287,7 +286,7 @@ impl NativeSource {
         for part in found.0 {
             match part {
                 FoundPart::Batch { messages, last } => fetched.parts.push((messages, last)),
-                FoundPart::ToFetch { id, .. } if *left == 0 => {
+                FoundPart::ToFetch { id, bytes } if *left == 0 || (bytes > *left && !step.budget.one_more) => {
                     fetched.cut = Some(id);
                     break;
                 }
