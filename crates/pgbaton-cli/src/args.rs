@@ -134,14 +134,15 @@ impl DatabaseArgs {
     pub(crate) fn database(&self) -> Result<Database, Failure> {
         /// How long a command waits for an answer.
         const PATIENCE: Duration = Duration::from_secs(60);
-        let given = self.dsn.is_some() || self.config.is_some();
-        let variable = |name| std::env::var_os(name).filter(|_| !given);
-        let dsn = match variable("PGBATON_DSN") {
-            Some(dsn) => Some(dsn.into_string().map_err(|_| Failure::Usage("PGBATON_DSN is no text".into()))?),
-            None => self.dsn.clone(),
+        // What the command line names counts alone.
+        let named = if self.dsn.is_some() || self.config.is_some() {
+            (self.dsn.clone(), self.config.clone())
+        } else {
+            let dsn = std::env::var_os("PGBATON_DSN").map(std::ffi::OsString::into_string).transpose();
+            let dsn = dsn.map_err(|_| Failure::Usage("PGBATON_DSN is no text".into()))?;
+            (dsn, std::env::var_os("PGBATON_CONFIG").map(PathBuf::from))
         };
-        let config = self.config.clone().or_else(|| variable("PGBATON_CONFIG").map(PathBuf::from));
-        match (dsn, config) {
+        match named {
             (Some(dsn), _) => Ok(Database::new(&dsn, PATIENCE)?),
             (None, Some(config)) => Ok(pgbaton::config::Config::load(&config)?.database()?.with_patience(PATIENCE)),
             (None, None) => Err(Failure::Usage("name the database with --dsn, PGBATON_DSN or --config".into())),

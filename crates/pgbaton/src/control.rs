@@ -6,6 +6,7 @@ use tokio_postgres::types::Type;
 use crate::connection::{Access, Database, Parameter};
 use crate::error::{Error, Kind};
 use crate::migrate;
+use crate::source::native;
 use crate::sql;
 
 /// A message to be inserted.
@@ -110,8 +111,7 @@ pub async fn status(database: &Database) -> Result<Status, Error> {
     migrate::check(&connection).await?;
     let statements = [(sql::REPLICAS, &[][..]), (sql::STATUS, &[]), (sql::CEILING, &[])];
     let [replicas, lanes, ceiling] = connection.pipeline(Access::Look, statements).await?;
-    let last_number = ceiling.first().map(|row| row.try_get("ceiling")).transpose()?.unwrap_or_default();
-    let mut status = Status { last_number, replicas: Vec::new(), lanes: Vec::new() };
+    let mut status = Status { last_number: native::number(&ceiling)?, replicas: Vec::new(), lanes: Vec::new() };
     for row in &replicas {
         status.replicas.push(ReplicaStatus {
             id: row.try_get("id")?,

@@ -155,9 +155,10 @@ impl Error {
         match code.code().get(..2) {
             // Connection trouble, resources, operator's intervention, transaction rolled back, system error.
             Some("08" | "53" | "57" | "40" | "58" | "55" | "25") => Self::new(Kind::Database, text),
-            Some("42") if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
-                Self::new(Kind::Refused, text).hint("`pgbaton grants` prints what each role needs; a producer sends, a relay runs, and `pgbaton inbox` ends with a sink's grants")
-            }
+            Some("42") if *code == SqlState::INSUFFICIENT_PRIVILEGE => Self::new(Kind::Refused, text).hint(
+                "`pgbaton grants` prints what each role needs; a producer sends, a relay runs, and `pgbaton inbox` \
+                     ends with a sink's grants",
+            ),
             Some("42" | "3F") => {
                 Self::new(Kind::Schema, text).hint("Run `pgbaton migrate` with this version of pgbaton")
             }

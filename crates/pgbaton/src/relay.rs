@@ -185,9 +185,9 @@ impl Flows {
         self.with(|lanes| lanes.values().map(|flow| flow.room(limits, memory)).collect())
     }
 
-    /// Bytes that the next read may bring. Held lanes may fill the memory: then there is still a share of it, once more,
-    /// for lanes that hold nothing. So all lanes together hold at most twice the limit.
-    /// A message larger than that share has to wait.
+    /// Bytes that the next read may bring, and whether one message more than fits may come. Held lanes may fill the memory:
+    /// then there is still a share of it, once more, for lanes that hold nothing, and a larger message has to wait. So all
+    /// lanes together hold at most twice the limit and one message.
     pub(crate) fn bytes_to_read(&self, limits: &Limits) -> (usize, bool) {
         let share = limits.memory / self.with(|lanes| lanes.len()).max(1);
         let free = limits.memory.saturating_sub(self.memory.held());

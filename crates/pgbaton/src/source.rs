@@ -263,16 +263,14 @@ impl Memory {
 pub struct HeldMessages {
     memory: Arc<Memory>,
     messages: Messages,
-    bytes: usize,
 }
 
 impl HeldMessages {
     /// Counts these messages' bytes until dropped.
     #[must_use]
     pub fn new(memory: &Arc<Memory>, messages: Messages) -> Self {
-        let bytes = messages.bytes();
-        memory.held.fetch_add(bytes, Ordering::Relaxed);
-        Self { memory: Arc::clone(memory), messages, bytes }
+        memory.held.fetch_add(messages.bytes(), Ordering::Relaxed);
+        Self { memory: Arc::clone(memory), messages }
     }
 }
 
@@ -286,9 +284,10 @@ impl Deref for HeldMessages {
 
 impl Drop for HeldMessages {
     fn drop(&mut self) {
+        let bytes = self.messages.bytes();
         self.memory.keep(std::mem::take(&mut self.messages));
-        self.memory.held.fetch_sub(self.bytes, Ordering::Relaxed);
-        if self.bytes > 0 {
+        self.memory.held.fetch_sub(bytes, Ordering::Relaxed);
+        if bytes > 0 {
             self.memory.freed.notify_one();
         }
     }

@@ -7,7 +7,7 @@ use tokio_postgres::Client;
 
 use super::covered::Last;
 use super::figures::{Figures, Goal, median, rate};
-use super::site::{Site, end, joined};
+use super::site::{Site, end, joined, poll_every};
 use super::{Args, LANES, bare, classic, messages, usage};
 use crate::Error;
 use crate::process::{self, Process};
@@ -17,9 +17,6 @@ pub(super) const DISCARD: &str = "{ type = \"discard\" }";
 
 /// A replica looks at the lanes four times a second. Twice that, and each knows of all the others.
 const ALL_HAVE_LOOKED: Duration = Duration::from_millis(500);
-
-/// Far more than any drain takes.
-const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Batches that the classic relay is tried with.
 const CLASSIC_BATCHES: [i64; 4] = [1_000, 2_000, 3_000, 5_000];
@@ -73,12 +70,7 @@ async fn drain_with(site: &Site, relay: &str, last: &Last, replicas: usize, keys
     let began = Instant::now();
     // Often enough to be exact, and not so often that looking costs the server more than the relay does.
     let pause = if last.messages < 100_000 { Duration::from_millis(1) } else { process::POLL };
-    while !last.covered(&site.admin, relay).await? {
-        if began.elapsed() > PATIENCE {
-            return Err(Error::new(format!("relay {relay} has not dealt with everything after {PATIENCE:?}")));
-        }
-        tokio::time::sleep(pause).await;
-    }
+    poll_every(pause, || last.covered(&site.admin, relay)).await?;
     let took = began.elapsed();
     let after = (usage::processor(&ids)?, usage::processor(&backends(site).await?)?);
     let wal = site.wal().await? - wal;

@@ -90,7 +90,15 @@ pub(super) async fn shared_out(site: &Site, relay: &str, replicas: usize) -> Res
 }
 
 /// Looks again until it is so.
-pub(super) async fn poll<F>(mut so: impl FnMut() -> F) -> Result<(), Error>
+pub(super) async fn poll<F>(so: impl FnMut() -> F) -> Result<(), Error>
+where
+    F: Future<Output = Result<bool, Error>>,
+{
+    poll_every(process::POLL, so).await
+}
+
+/// The same with another pause between the looks.
+pub(super) async fn poll_every<F>(pause: std::time::Duration, mut so: impl FnMut() -> F) -> Result<(), Error>
 where
     F: Future<Output = Result<bool, Error>>,
 {
@@ -100,7 +108,7 @@ where
         if tokio::time::Instant::now() >= deadline {
             return Err(Error::new(format!("a condition of the bench was not met within {PATIENCE:?}")));
         }
-        tokio::time::sleep(process::POLL).await;
+        tokio::time::sleep(pause).await;
     }
     Ok(())
 }

@@ -79,6 +79,16 @@ async fn commands_answer_with_exit_codes(major: u32) {
         assert!(!answer.stderr.contains("hunter2"), "{}", answer.stderr);
         assert!(!answer.stderr.contains("panicked"), "{}", answer.stderr);
     }
+    // The environment counts where the command line names nothing.
+    for (arguments, variable, code) in [
+        (&["status"][..], outbox.relay_dsn(), 0),
+        (&["status"], nowhere, 1),
+        (&["status", "--config", good], nowhere, 0),
+    ] {
+        let mut command = outbox.command().unwrap();
+        let output = finish(command.args(arguments).env("PGBATON_DSN", variable)).await.unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?} with PGBATON_DSN={variable}");
+    }
     let help = ask(&outbox, &["--help"]).await;
     assert!(help.stdout.contains("Exit codes"), "{}", help.stdout);
     let grants = ask(&outbox, &["grants", "--producer", "the \"app\""]).await;

@@ -155,7 +155,7 @@ async fn reads(client: &Client, facts: &Facts) -> Vec<(String, Explained)> {
         for lanes in ["'{}'", "'{1,7}'"] {
             for (consumed, target) in [(&facts.before, &facts.now), (&facts.now, &facts.later)] {
                 for leaves in ["null", "'{1,5}'"] {
-                    let window = [&after, &upto, &limit, consumed, target, "16", lanes, "16384", leaves];
+                    let window = [&after, &upto, &limit, leaves, consumed, target, "16", lanes, "16384"];
                     all.push(window_of(client, "window", &window).await);
                 }
             }

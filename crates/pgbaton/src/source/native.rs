@@ -329,7 +329,7 @@ fn snapshot(text: &str) -> Result<Snapshot, Error> {
 }
 
 /// The last number given out, from `ceiling`.
-fn number(rows: &[Row]) -> Result<i64, Error> {
+pub(crate) fn number(rows: &[Row]) -> Result<i64, Error> {
     let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "the sequence has no row"))?;
     Ok(row.try_get("ceiling")?)
 }

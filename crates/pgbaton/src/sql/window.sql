@@ -1,25 +1,25 @@
 -- A window: of the next $3 rows by id, those that T sees and S does not, of these lanes.
--- Parameters: $1 after, $2 up to, $3 how many rows are examined, $4 S, $5 T, $6 number of lanes, $7 the lanes (empty:
--- all), $8 the size above which only the size is given, $9 the leaves that can hold such rows (null: all).
+-- Parameters: $1 after, $2 up to, $3 how many rows are examined, $4 the leaves that can hold such rows (null: all), $5 S,
+-- $6 T, $7 number of lanes, $8 the lanes (empty: all), $9 the size above which only the size is given.
 -- Rows: the messages, ascending by id. Locks: none. Relies on: the index on id, never another path: a filter inside the
 -- limit would let the planner choose one that reads the whole table.
-select w.id, (w.hash & ($6::integer - 1))::integer as lane, w.size, w.message_id, w.created_at,
-       case when w.size <= $8::integer then w.topic end as topic,
-       case when w.size <= $8::integer then w.key end as key,
-       case when w.size <= $8::integer then w.headers end as headers,
-       case when w.size <= $8::integer then w.payload end as payload,
-       case when w.size <= $8::integer then w.payload_json end as payload_json
+select w.id, (w.hash & ($7::integer - 1))::integer as lane, w.size, w.message_id, w.created_at,
+       case when w.size <= $9::integer then w.topic end as topic,
+       case when w.size <= $9::integer then w.key end as key,
+       case when w.size <= $9::integer then w.headers end as headers,
+       case when w.size <= $9::integer then w.payload end as payload,
+       case when w.size <= $9::integer then w.payload_json end as payload_json
 from (
   select * from pgbaton.outbox
-  where id > $1::bigint and id <= $2::bigint and ($9::smallint[] is null or segment = any($9::smallint[]))
+  where id > $1::bigint and id <= $2::bigint and ($4::smallint[] is null or segment = any($4::smallint[]))
   order by id limit $3::bigint
 ) w
 where (
     -- Began after S was taken, and ended before T was: true of most rows, and cheaper to tell than what follows.
-    (w.xid >= pg_catalog.pg_snapshot_xmax($4::text::pg_snapshot)
-     and w.xid < pg_catalog.pg_snapshot_xmin($5::text::pg_snapshot))
-    or (not pg_catalog.pg_visible_in_snapshot(w.xid, $4::text::pg_snapshot)
-        and pg_catalog.pg_visible_in_snapshot(w.xid, $5::text::pg_snapshot))
+    (w.xid >= pg_catalog.pg_snapshot_xmax($5::text::pg_snapshot)
+     and w.xid < pg_catalog.pg_snapshot_xmin($6::text::pg_snapshot))
+    or (not pg_catalog.pg_visible_in_snapshot(w.xid, $5::text::pg_snapshot)
+        and pg_catalog.pg_visible_in_snapshot(w.xid, $6::text::pg_snapshot))
   )
-  and ($7::integer[] = '{}' or (w.hash & ($6::integer - 1))::integer = any($7::integer[]))
+  and ($8::integer[] = '{}' or (w.hash & ($7::integer - 1))::integer = any($8::integer[]))
 order by w.id

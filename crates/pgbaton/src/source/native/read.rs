@@ -1,7 +1,7 @@
 //! Carrying out what the planner decides: aiming, and reading stragglers and windows.
 //!
 //! Every read is one short transaction in one round trip, with one snapshot that is younger than the target, closed
-//! before anything is published.
+//! before anything is published. Where a window brought no row, a second one tells where it ended.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +20,7 @@ use crate::sql::{self, Verb};
 
 /// Of each straggling transaction at least so many rows are examined in one step, however many there are.
 const STRAGGLERS_EACH: i64 = 64;
+
 /// How many rows the next step examines. Doubles while they are small, and shrinks with their size.
 pub(super) struct WindowSize(usize);
 
@@ -148,22 +149,16 @@ impl NativeSource {
             (&step.after, Type::INT8),
             (&step.upto, Type::INT8),
             (&step.limit, Type::INT8),
+            (&leaves, Type::INT2_ARRAY),
             (&consumed, Type::TEXT),
             (&target, Type::TEXT),
             (&step.of, Type::INT4),
             (&wanted, Type::INT4_ARRAY),
             (&INLINE_BYTES, Type::INT4),
-            (&leaves, Type::INT2_ARRAY),
-        ];
-        let ending: [Parameter<'_>; 4] = [
-            (&step.after, Type::INT8),
-            (&step.upto, Type::INT8),
-            (&step.limit, Type::INT8),
-            (&leaves, Type::INT2_ARRAY),
         ];
         // Ids are unique.
         let whole = step.upto - step.after <= step.limit;
-        let ends = if whole { Ends::AtUpper } else { Ends::LastRow((sql::WINDOW_END, &ending)) };
+        let ends = if whole { Ends::AtUpper } else { Ends::LastRow((sql::WINDOW_END, &rows[..4])) };
         self.read_step(step, ends, (sql::WINDOW, &rows), batches).await
     }
 
