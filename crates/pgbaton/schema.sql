@@ -3,6 +3,75 @@
 
 CREATE SCHEMA pgbaton;
 
+CREATE FUNCTION pgbaton.confirm() RETURNS text
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog'
+    AS $$
+declare
+  home pgbaton.home;
+  system bigint := (select c.system_identifier from pg_control_system() c);
+  number bigint := (select case when q.is_called then q.last_value else q.last_value - 1 end from pgbaton.outbox_id_seq q);
+  next_xid xid8;
+begin
+  select * into home from pgbaton.home for update;
+  if home.outbox <> 'pgbaton.outbox'::regclass
+     or home.database <> (select d.oid from pg_database d where d.datname = current_database()) then
+    return 'the outbox is another table than the one the positions were written for: this is a restored dump or a copy, '
+           'which `pgbaton rebase` is for';
+  end if;
+  if home.system_identifier = system then
+    return 'there is nothing to confirm: this is the server that the schema knows';
+  end if;
+  select pg_snapshot_xmax(pg_current_snapshot()) into next_xid;
+  if exists (select from pgbaton.position p
+             where greatest(pg_snapshot_xmax(p.consumed), pg_snapshot_xmax(p.target)) > next_xid
+                or greatest(p.floor, p.ceiling, p.last, p.l) > number) then
+    return 'positions name transactions or messages that this server has not had: it did not come from pg_upgrade, and '
+           '`pgbaton rebase` is for it';
+  end if;
+  update pgbaton.home h set system_identifier = system,
+    timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer,
+    former = h.former || format('%s/%s/%s', home.system_identifier, home.database, home.timeline);
+  return null;
+end $$;
+
+CREATE FUNCTION pgbaton.empty_segment(which smallint) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    SET lock_timeout TO '50ms'
+    AS $_$
+declare
+  why text;
+begin
+  if which in (pgbaton.segment_at(clock_timestamp()), pgbaton.segment_at(clock_timestamp() + interval '5 s')) then
+    return 'in use';
+  end if;
+  if not pg_try_advisory_xact_lock(pgbaton.relays_lock()) then
+    return 'a relay is being registered, split or set back';
+  end if;
+  why := pgbaton.needs(which);
+  if why is not null then
+    return why;
+  end if;
+  begin
+    execute format('lock table pgbaton.outbox_%s in access exclusive mode', which);
+  exception when lock_not_available then
+    return 'another transaction uses it';
+  end;
+  why := pgbaton.needs(which);
+  if why is not null then
+    return why;
+  end if;
+  execute format('update pgbaton.segment s set emptied_at = clock_timestamp(), emptied_by = pg_current_xact_id(),'
+    ' emptied_xid = (select o.xid from pgbaton.outbox_%1$s o order by o.xid desc, o.id desc limit 1),'
+    ' emptied_id = (select o.id from pgbaton.outbox_%1$s o order by o.id desc limit 1)'
+    ' where s.segment = $1 and exists (select from pgbaton.outbox_%1$s)', which) using which;
+  execute format('truncate pgbaton.outbox_%s', which);
+  -- With the lock held no standby is waited for: one that lacks this only has rows that nobody needs.
+  perform set_config('synchronous_commit', 'local', true);
+  return null;
+end $_$;
+
 CREATE FUNCTION pgbaton.incarnation() RETURNS text
     LANGUAGE plpgsql
     AS $$
@@ -22,7 +91,143 @@ CREATE FUNCTION pgbaton.lane_lock(relay text, lane integer) RETURNS bigint
  SELECT hashtextextended(((('pgbaton.lane '::text || relay) || ' '::text) || lane), (0)::bigint) AS hashtextextended;
 END;
 
-CREATE FUNCTION pgbaton.leaves(above bigint) RETURNS smallint[]
+CREATE FUNCTION pgbaton.needs(which smallint) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off'
+    SET row_security TO 'off'
+    AS $_$
+declare
+  leaf constant text := format('pgbaton.outbox_%s', which);
+  greatest_xid xid8;
+  greatest_id bigint;
+  newest timestamptz;
+  stands record;
+  runs boolean;
+begin
+  execute format('select o.xid from %s o order by o.xid desc, o.id desc limit 1', leaf) into greatest_xid;
+  if greatest_xid is null then
+    return null;
+  end if;
+  execute format('select o.id, o.created_at from %s o order by o.id desc limit 1', leaf) into greatest_id, newest;
+  if not exists (select from pgbaton.relay) then
+    return 'no relay is registered';
+  end if;
+  for stands in
+    select r.name from pgbaton.relay r
+    where (select sum((1 << 20) / l.lanes) from pgbaton.lane l where l.relay = r.name) is distinct from 1 << 20
+  loop
+    return format('relay %s, which lacks lanes', stands.name);
+  end loop;
+  for stands in
+    select n.relay, min(n.lane) as lane, n.consumed::text::pg_snapshot as consumed, n.target::text::pg_snapshot as target, n.last
+    from pgbaton.newest n group by n.relay, n.consumed::text, n.target::text, n.last order by n.last
+  loop
+    if greatest_xid < pg_snapshot_xmax(stands.consumed) then
+      execute format('select exists (select from pg_snapshot_xip($1) x(xid) '
+        'where exists (select from %s o where o.xid = x.xid))', leaf) into runs using stands.consumed;
+      continue when not runs;
+    end if;
+    if greatest_id <= stands.last and greatest_xid < pg_snapshot_xmax(stands.target) then
+      execute format('select exists (select from pg_snapshot_xip($1) x(xid) '
+        'where exists (select from %s o where o.xid = x.xid))', leaf) into runs using stands.target;
+      continue when not runs;
+    end if;
+    return format('relay %s, lane %s', stands.relay, stands.lane);
+  end loop;
+  if newest > clock_timestamp() - (select r.retention from pgbaton.ring r) then
+    return 'retention';
+  end if;
+  return null;
+end $_$;
+
+CREATE FUNCTION pgbaton.rebase(forsake integer, OUT messages bigint, OUT due bigint) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog'
+    SET jit TO 'off'
+    AS $$
+declare
+  s pg_snapshot;
+  lacking record;
+  batches jsonb;
+begin
+  lock table pgbaton.outbox in share row exclusive mode;
+  if pg_current_xact_id_if_assigned() is not null then
+    raise exception 'pgbaton.rebase runs in a transaction of its own';
+  end if;
+  select pg_current_snapshot() into s;
+  for lacking in
+    select r.name, r.lanes, (select coalesce(max(l.epoch), 0) from pgbaton.lane l where l.relay = r.name) as epoch
+    from pgbaton.relay r
+    where (select sum((1 << 20) / l.lanes) from pgbaton.lane l where l.relay = r.name) is distinct from 1 << 20
+  loop
+    delete from pgbaton.lane l where l.relay = lacking.name;
+    delete from pgbaton.position p where p.relay = lacking.name;
+    insert into pgbaton.lane (relay, lane, lanes, epoch)
+      select lacking.name, n, lacking.lanes, lacking.epoch from generate_series(0, lacking.lanes - 1) n;
+  end loop;
+  with lane as materialized (
+    select n.lane, n.lanes, n.consumed, n.target, n.last from pgbaton.newest n
+  ), moved as (
+    update pgbaton.outbox o set xid = case
+      when exists (select from lane) and not exists (
+        select from lane l where l.lane = (o.hash & (l.lanes - 1))::integer
+          and (pg_visible_in_snapshot(o.xid, l.consumed)
+               or (o.id <= l.last and pg_visible_in_snapshot(o.xid, l.target))) is not true)
+      then '3'::xid8 else pg_current_xact_id() end
+    returning xid
+  )
+  select count(*), count(*) filter (where xid <> '3') from moved into messages, due;
+  perform setval('pgbaton.outbox_id_seq', f.number) from (
+    select greatest((select case when q.is_called then q.last_value else 0 end from pgbaton.outbox_id_seq q),
+                    (select max(o.id) from pgbaton.outbox o),
+                    (select max(greatest(p.floor, p.ceiling, p.last, p.l)) from pgbaton.position p)) as number
+  ) f where f.number > 0;
+  select coalesce(jsonb_object_agg(n.relay || ' ' || n.lane, n.batch), '{}') into batches from pgbaton.newest n;
+  delete from pgbaton.replica;
+  update pgbaton.lane set owner = null, epoch = epoch + 1;
+  update pgbaton.relay set registration = gen_random_uuid(), registered_by = pg_current_xact_id();
+  delete from pgbaton.position;
+  insert into pgbaton.position (leaf, relay, lane, epoch, seq, batch, consumed, floor, last)
+    select f.leaf, l.relay, l.lane, l.epoch, 0, coalesce((batches ->> (l.relay || ' ' || l.lane))::bigint, 0), s, 0, 0
+    from pgbaton.lane l, pgbaton.position_leaf f;
+  update pgbaton.segment set emptied_at = null, emptied_by = null, emptied_xid = null, emptied_id = null;
+  update pgbaton.home h set system_identifier = c.system_identifier, database = d.oid, outbox = 'pgbaton.outbox'::regclass,
+      timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer, former = '{}',
+      forsaken = greatest(h.forsaken, rebase.forsake)
+    from pg_control_system() c, pg_database d where d.datname = current_database();
+end $$;
+
+CREATE FUNCTION pgbaton.relays_lock() RETURNS bigint
+    LANGUAGE sql IMMUTABLE
+    BEGIN ATOMIC
+ SELECT hashtextextended('pgbaton.relays'::text, (0)::bigint) AS hashtextextended;
+END;
+
+CREATE TABLE pgbaton.ring (
+    only_row boolean DEFAULT true NOT NULL,
+    segments smallint NOT NULL,
+    seconds integer NOT NULL,
+    retention interval NOT NULL,
+    CONSTRAINT ring_only_row_check CHECK (only_row),
+    CONSTRAINT ring_retention_check CHECK ((retention >= '00:00:00'::interval)),
+    CONSTRAINT ring_seconds_check CHECK (((seconds >= 1) AND (seconds <= (31 * 86400)))),
+    CONSTRAINT ring_segments_check CHECK (((segments >= 3) AND (segments <= 64)))
+);
+
+CREATE FUNCTION pgbaton.segment_at(at timestamp with time zone) RETURNS smallint
+    LANGUAGE sql STABLE
+    BEGIN ATOMIC
+ SELECT ((((EXTRACT(epoch FROM segment_at.at))::bigint / r.seconds) % (r.segments)::bigint))::smallint AS int2
+    FROM pgbaton.ring r;
+END;
+
+CREATE FUNCTION pgbaton.segments_above(above bigint) RETURNS smallint[]
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
@@ -99,6 +304,54 @@ CREATE FUNCTION pgbaton.send(topic text, payload text, key text DEFAULT NULL::te
    RETURNING outbox.id;
 END;
 
+CREATE FUNCTION pgbaton.set_ring(segments integer, seconds integer, retention interval) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog'
+    AS $_$
+declare
+  looks text;
+  reader record;
+begin
+  insert into pgbaton.ring (segments, seconds, retention) values (segments, seconds, retention)
+    on conflict (only_row) do update
+    set segments = excluded.segments, seconds = excluded.seconds, retention = excluded.retention;
+  for n in 0 .. set_ring.segments - 1 loop
+    if not exists (select from pgbaton.segment s where s.segment = n) then
+      execute format('create table pgbaton.outbox_%s partition of pgbaton.outbox for values in (%s)', n, n);
+      insert into pgbaton.segment (segment) values (n);
+      -- Who may read the first one may read this one.
+      for reader in select distinct a.grantee::regrole as name
+          from pg_class c, aclexplode(c.relacl) a
+          where c.oid = 'pgbaton.outbox_0'::regclass and a.privilege_type = 'SELECT' and a.grantee <> c.relowner and a.grantee <> 0 loop
+        execute format('grant select on pgbaton.outbox_%s to %s', n, reader.name);
+      end loop;
+    end if;
+  end loop;
+  execute format('alter table only pgbaton.outbox alter column segment set default '
+    '((extract(epoch from pg_catalog.statement_timestamp())::bigint / %s) %% %s)::smallint', seconds, segments);
+  -- Which segments hold a message with an id above this. Most windows lie in one segment, and planning one over all of
+  -- them costs three times as much as over one. (In PL/pgSQL, since its plans are kept; the settings make them walk the id.)
+  select string_agg(format(
+      '(select %s::smallint from pgbaton.outbox_%s o where o.id operator(pg_catalog.>) above order by o.id limit 1)',
+      s.segment, s.segment), E',\n    ' order by s.segment)
+    into looks from pgbaton.segment s;
+  execute format($make$
+create or replace function pgbaton.segments_above(above bigint) returns smallint[]
+  language plpgsql stable
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+  set jit = off set row_security = off
+as $body$
+begin
+  if (select s.last_value from pgbaton.outbox_id_seq s) operator(pg_catalog.<=) above then
+    return '{}';
+  end if;
+  return pg_catalog.array_remove(array[
+    %s
+  ], null);
+end $body$
+$make$, looks);
+end $_$;
+
 CREATE FUNCTION pgbaton.wake() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog'
@@ -108,7 +361,10 @@ CREATE TABLE pgbaton.home (
     only_row boolean DEFAULT true NOT NULL,
     system_identifier bigint NOT NULL,
     database oid NOT NULL,
+    outbox oid NOT NULL,
     timeline integer NOT NULL,
+    former text[] DEFAULT '{}'::text[] NOT NULL,
+    forsaken integer DEFAULT 0 NOT NULL,
     CONSTRAINT home_only_row_check CHECK (only_row)
 );
 
@@ -127,6 +383,78 @@ CREATE TABLE pgbaton.migration (
     name text NOT NULL,
     applied_at timestamp with time zone DEFAULT now() NOT NULL
 );
+
+CREATE TABLE pgbaton."position" (
+    leaf smallint NOT NULL,
+    relay text NOT NULL,
+    lane integer NOT NULL,
+    epoch bigint NOT NULL,
+    seq bigint NOT NULL,
+    batch bigint NOT NULL,
+    consumed pg_snapshot NOT NULL,
+    floor bigint NOT NULL,
+    target pg_snapshot,
+    ceiling bigint,
+    last bigint NOT NULL,
+    l bigint,
+    x xid8,
+    set_back boolean DEFAULT false NOT NULL,
+    written_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT position_check CHECK (((target IS NULL) = (ceiling IS NULL)))
+)
+PARTITION BY LIST (leaf);
+
+CREATE VIEW pgbaton.newest AS
+ SELECT l.relay,
+    l.lane,
+    l.lanes,
+    l.owner,
+    l.epoch AS lane_epoch,
+    n.epoch,
+    n.seq,
+    n.batch,
+    n.consumed,
+    n.floor,
+    n.target,
+    n.ceiling,
+    n.last,
+    n.l,
+    n.x,
+    n.written_at
+   FROM (pgbaton.lane l
+     LEFT JOIN LATERAL ( SELECT m.epoch,
+            m.seq,
+            m.batch,
+            m.consumed,
+            m.floor,
+            m.target,
+            m.ceiling,
+            m.last,
+            m.l,
+            m.x,
+            m.written_at
+           FROM (( VALUES (0), (1)) f(leaf)
+             CROSS JOIN LATERAL ( SELECT p.leaf,
+                    p.relay,
+                    p.lane,
+                    p.epoch,
+                    p.seq,
+                    p.batch,
+                    p.consumed,
+                    p.floor,
+                    p.target,
+                    p.ceiling,
+                    p.last,
+                    p.l,
+                    p.x,
+                    p.set_back,
+                    p.written_at
+                   FROM pgbaton."position" p
+                  WHERE ((p.leaf = f.leaf) AND (p.relay = l.relay) AND (p.lane = l.lane))
+                  ORDER BY p.epoch DESC, p.seq DESC
+                 LIMIT 1) m)
+          ORDER BY m.epoch DESC, m.seq DESC
+         LIMIT 1) n ON (true));
 
 CREATE TABLE pgbaton.outbox_0 (
     xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
@@ -156,25 +484,6 @@ ALTER TABLE pgbaton.outbox ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
-CREATE TABLE pgbaton."position" (
-    leaf smallint NOT NULL,
-    relay text NOT NULL,
-    lane integer NOT NULL,
-    epoch bigint NOT NULL,
-    seq bigint NOT NULL,
-    batch bigint NOT NULL,
-    consumed pg_snapshot NOT NULL,
-    floor bigint NOT NULL,
-    target pg_snapshot,
-    ceiling bigint,
-    last bigint NOT NULL,
-    l bigint,
-    x xid8,
-    written_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT position_check CHECK (((target IS NULL) = (ceiling IS NULL)))
-)
-PARTITION BY LIST (leaf);
-
 CREATE TABLE pgbaton.position_0 (
     leaf smallint NOT NULL,
     relay text NOT NULL,
@@ -189,6 +498,7 @@ CREATE TABLE pgbaton.position_0 (
     last bigint NOT NULL,
     l bigint,
     x xid8,
+    set_back boolean DEFAULT false NOT NULL,
     written_at timestamp with time zone DEFAULT now() NOT NULL,
     CONSTRAINT position_check CHECK (((target IS NULL) = (ceiling IS NULL)))
 );
@@ -203,8 +513,13 @@ WITH (fillfactor='20');
 
 CREATE TABLE pgbaton.relay (
     name text NOT NULL,
-    registered_at timestamp with time zone DEFAULT now() NOT NULL
-);
+    lanes integer NOT NULL,
+    registration uuid DEFAULT gen_random_uuid() NOT NULL,
+    registered_at timestamp with time zone DEFAULT now() NOT NULL,
+    registered_by xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    CONSTRAINT relay_lanes_check CHECK (((lanes > 0) AND ((lanes & (lanes - 1)) = 0)))
+)
+WITH (fillfactor='50');
 
 CREATE TABLE pgbaton.replica (
     id uuid NOT NULL,
@@ -216,6 +531,14 @@ CREATE TABLE pgbaton.replica (
     beat bigint DEFAULT 0 NOT NULL
 )
 WITH (fillfactor='20');
+
+CREATE TABLE pgbaton.segment (
+    segment smallint NOT NULL,
+    emptied_at timestamp with time zone,
+    emptied_by xid8,
+    emptied_xid xid8,
+    emptied_id bigint
+);
 
 ALTER TABLE ONLY pgbaton.outbox ATTACH PARTITION pgbaton.outbox_0 FOR VALUES IN ('0');
 
@@ -238,6 +561,12 @@ ALTER TABLE ONLY pgbaton.relay
 
 ALTER TABLE ONLY pgbaton.replica
     ADD CONSTRAINT replica_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY pgbaton.ring
+    ADD CONSTRAINT ring_pkey PRIMARY KEY (only_row);
+
+ALTER TABLE ONLY pgbaton.segment
+    ADD CONSTRAINT segment_pkey PRIMARY KEY (segment);
 
 CREATE INDEX outbox_id ON ONLY pgbaton.outbox USING btree (id);
 

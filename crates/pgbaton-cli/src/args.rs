@@ -79,14 +79,107 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Show every lane: its owner, epoch and position.
+    /// Show every lane: its owner, epoch and position; or double a relay's lanes.
+    #[command(args_conflicts_with_subcommands = true)]
     Lanes {
         #[command(flatten)]
-        database: DatabaseArgs,
-        /// One JSON object.
-        #[arg(long)]
-        json: bool,
+        show: ShowArgs,
+        #[command(subcommand)]
+        command: Option<LanesCommand>,
     },
+    /// Show the registered relays, or drop one.
+    Relays {
+        #[command(subcommand)]
+        command: RelaysCommand,
+    },
+    /// Show the outbox's segments and who keeps them, or set how they take turns.
+    #[command(args_conflicts_with_subcommands = true)]
+    Segments {
+        #[command(flatten)]
+        show: ShowArgs,
+        #[command(subcommand)]
+        command: Option<SegmentsCommand>,
+    },
+    /// Take all positions back to what is certain, after a restore: no message is lost, some may repeat. As the schema's
+    /// owner, with all replicas stopped.
+    Rebase {
+        #[command(flatten)]
+        database: DatabaseArgs,
+        /// Sinks were written from timelines up to this one, which were given up for this server.
+        #[arg(long, value_name = "TIMELINE", default_value_t = 0)]
+        forsake_timeline: i32,
+        /// Do it.
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Confirm that `pg_upgrade` made this server of the one that the schema knows. As the schema's owner.
+    Confirm {
+        #[command(flatten)]
+        database: DatabaseArgs,
+    },
+}
+
+/// What to show, and how.
+#[derive(ClapArgs)]
+pub(crate) struct ShowArgs {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// One JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum LanesCommand {
+    /// Double a relay's lanes while it runs, and wait until that is done.
+    Split {
+        /// The relay.
+        relay: String,
+        #[command(flatten)]
+        database: DatabaseArgs,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum RelaysCommand {
+    /// Show every relay: its lanes, who runs it, and how far it is.
+    List {
+        #[command(flatten)]
+        show: ShowArgs,
+    },
+    /// Drop a relay that nobody runs, with its lanes and positions. What it has not delivered it never will. As the
+    /// schema's owner.
+    Drop {
+        /// The relay.
+        relay: String,
+        #[command(flatten)]
+        database: DatabaseArgs,
+        /// Do it.
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum SegmentsCommand {
+    /// Set how segments take turns. As the schema's owner; producers wait for some milliseconds.
+    Set {
+        #[command(flatten)]
+        database: DatabaseArgs,
+        /// How many segments, 3 to 64.
+        #[arg(long, value_parser = clap::value_parser!(i32).range(3..=64))]
+        count: Option<i32>,
+        /// How long each is written to, such as 1h or 15m.
+        #[arg(long, value_parser = duration)]
+        length: Option<Duration>,
+        /// How long messages are kept once they have been dealt with, such as 0s or 3d.
+        #[arg(long, value_parser = duration)]
+        retention: Option<Duration>,
+    },
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    pgbaton::config::duration(text).ok_or_else(|| "is not a duration such as 90s, 15m or 1h".to_owned())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -5,7 +5,10 @@
 
 mod args;
 mod daemon;
+mod rebase;
+mod relays;
 mod schema;
+mod segments;
 mod send;
 mod status;
 
@@ -13,7 +16,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Args, Command};
+use args::{Args, Command, LanesCommand, RelaysCommand};
 
 /// What a command failed with.
 pub(crate) enum Failure {
@@ -74,7 +77,18 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Inbox { table } => schema::inbox(&table),
         Command::Send(message) => send::run(message).await,
         Command::Status { database, json } => status::status(database, json).await,
-        Command::Lanes { database, json } => status::lanes(database, json).await,
+        Command::Lanes { show, command: None } => status::lanes(show).await,
+        Command::Lanes { command: Some(LanesCommand::Split { relay, database }), .. } => {
+            relays::split(&relay, &database).await
+        }
+        Command::Relays { command: RelaysCommand::List { show } } => relays::list(&show).await,
+        Command::Relays { command: RelaysCommand::Drop { relay, database, yes } } => {
+            relays::drop(&relay, &database, yes).await
+        }
+        Command::Segments { show, command: None } => segments::list(&show).await,
+        Command::Segments { command: Some(set), .. } => segments::set(set).await,
+        Command::Rebase { database, forsake_timeline, yes } => rebase::rebase(&database, forsake_timeline, yes).await,
+        Command::Confirm { database } => rebase::confirm(&database).await,
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use pgbaton::control::{self, LaneStatus, Status};
 
-use crate::args::DatabaseArgs;
+use crate::args::{DatabaseArgs, ShowArgs};
 use crate::{Failure, print, print_json};
 
 /// Replicas, and each relay in one line.
@@ -22,9 +22,9 @@ pub(crate) async fn status(database: DatabaseArgs, json: bool) -> Result<(), Fai
 
 /// Every lane in one line.
 #[allow(clippy::needless_pass_by_value, reason = "a command consumes its arguments")]
-pub(crate) async fn lanes(database: DatabaseArgs, json: bool) -> Result<(), Failure> {
-    let status = control::status(&database.database()?).await?;
-    if json {
+pub(crate) async fn lanes(show: ShowArgs) -> Result<(), Failure> {
+    let status = control::status(&show.database.database()?).await?;
+    if show.json {
         print_json(&serde_json::json!({ "last_number": status.last_number, "lanes": status.lanes }));
     } else {
         print(&table(&status.lanes));

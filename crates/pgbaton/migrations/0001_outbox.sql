@@ -9,21 +9,21 @@
 -- So if the last number given out is L, and afterwards a transaction takes the id X, then every transaction
 -- from X on has only numbers above L. Reading without gaps rests on that (ARCHITECTURE.md, "Reading").
 
--- Which server and database this schema was made on. A copy restored elsewhere has other transaction ids,
--- so every position in it would be wrong: the relay compares this row and refuses.
--- `timeline` is the newest that a replica has lived with for a whole ttl: leases granted in a state that a fail-over
--- lost are over by then, so that lanes may be claimed.
+-- Which server, database and table this schema was made on. A copy restored elsewhere has other transaction ids, so
+-- every position in it would be wrong: the relay compares this row and refuses.
 create table pgbaton.home (
-  only_row          boolean primary key default true check (only_row),
-  system_identifier bigint  not null,
-  database          oid     not null,
-  timeline          integer not null
+  only_row          boolean  primary key default true check (only_row),
+  system_identifier bigint   not null,
+  database          oid      not null,
+  outbox            oid      not null,  -- the table's: kept by pg_upgrade, not by a dump
+  -- The newest timeline that a replica has lived with for a whole ttl: leases granted in a state that a fail-over lost are
+  -- over by then, so that lanes may be claimed.
+  timeline          integer  not null,
+  -- Incarnations from before pg_upgrade: a sink's position that names one of them still counts.
+  former            text[]   not null default '{}',
+  -- Timelines of this server up to this one were given up for this one, by a person's word.
+  forsaken          integer  not null default 0
 );
-insert into pgbaton.home (system_identifier, database, timeline)
-  select c.system_identifier, d.oid,
-         ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::integer
-  from pg_catalog.pg_control_system() c, pg_catalog.pg_database d
-  where d.datname = pg_catalog.current_database();
 
 -- The incarnation: system identifier, database, timeline. Null while the server is in recovery.
 -- The timeline is that of the current write position: the control file lags behind a promotion by minutes.
@@ -67,40 +67,91 @@ create table pgbaton.outbox (
   constraint outbox_message_is_larger_than_256_mib check (size <= 268435456)
 ) partition by list (segment);
 
-create table pgbaton.outbox_0 partition of pgbaton.outbox for values in (0);
-create table pgbaton.outbox_1 partition of pgbaton.outbox for values in (1);
-create table pgbaton.outbox_2 partition of pgbaton.outbox for values in (2);
-create table pgbaton.outbox_3 partition of pgbaton.outbox for values in (3);
-create table pgbaton.outbox_4 partition of pgbaton.outbox for values in (4);
-create table pgbaton.outbox_5 partition of pgbaton.outbox for values in (5);
-create table pgbaton.outbox_6 partition of pgbaton.outbox for values in (6);
-create table pgbaton.outbox_7 partition of pgbaton.outbox for values in (7);
-
 create index outbox_id on pgbaton.outbox (id);          -- windows
 create index outbox_xid_id on pgbaton.outbox (xid, id); -- stragglers
 
--- Which leaves hold a message with an id above this. Most windows lie in one leaf, and planning one over all of them
--- costs three times as much as over one. (In PL/pgSQL, since its plans are kept; the settings make them walk the id.)
-create function pgbaton.leaves(above bigint) returns smallint[]
+insert into pgbaton.home (system_identifier, database, outbox, timeline)
+  select c.system_identifier, d.oid, 'pgbaton.outbox'::regclass,
+         ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::integer
+  from pg_catalog.pg_control_system() c, pg_catalog.pg_database d
+  where d.datname = pg_catalog.current_database();
+
+-- The ring of segments: the time says which one new messages go to, and it is come back to after a whole round. Changed
+-- by `pgbaton segments set` alone, since the outbox's default says the same.
+create table pgbaton.ring (
+  only_row  boolean  primary key default true check (only_row),
+  segments  smallint not null check (segments between 3 and 64),
+  seconds   integer  not null check (seconds between 1 and 31 * 86400),
+  retention interval not null check (retention >= interval '0')
+);
+
+-- Each segment there is: also those that a larger ring had, until somebody drops them. What was emptied last is
+-- remembered: a position that has not passed it was set back.
+create table pgbaton.segment (
+  segment     smallint primary key,
+  emptied_at  timestamptz,
+  emptied_by  xid8,    -- the transaction that did it
+  emptied_xid xid8,    -- the greatest transaction id that was in it
+  emptied_id  bigint   -- the greatest message number that was in it
+);
+
+create function pgbaton.segment_at(at timestamptz) returns smallint
+  language sql stable
+begin atomic
+  select ((extract(epoch from segment_at.at)::bigint / r.seconds) % r.segments)::smallint from pgbaton.ring r;
+end;
+
+-- Makes the ring of this many segments, each written to for this many seconds, and what depends on their number. Never
+-- removes a segment: one that is not in the ring any more is emptied like all others, and stays.
+-- Locks: the outbox, exclusively, until the transaction ends. Only the schema's owner can run it.
+create function pgbaton.set_ring(segments integer, seconds integer, retention interval) returns void
+  language plpgsql volatile set search_path = pg_catalog
+as $$
+declare
+  looks text;
+  reader record;
+begin
+  insert into pgbaton.ring (segments, seconds, retention) values (segments, seconds, retention)
+    on conflict (only_row) do update
+    set segments = excluded.segments, seconds = excluded.seconds, retention = excluded.retention;
+  for n in 0 .. set_ring.segments - 1 loop
+    if not exists (select from pgbaton.segment s where s.segment = n) then
+      execute format('create table pgbaton.outbox_%s partition of pgbaton.outbox for values in (%s)', n, n);
+      insert into pgbaton.segment (segment) values (n);
+      -- Who may read the first one may read this one.
+      for reader in select distinct a.grantee::regrole as name
+          from pg_class c, aclexplode(c.relacl) a
+          where c.oid = 'pgbaton.outbox_0'::regclass and a.privilege_type = 'SELECT' and a.grantee <> c.relowner and a.grantee <> 0 loop
+        execute format('grant select on pgbaton.outbox_%s to %s', n, reader.name);
+      end loop;
+    end if;
+  end loop;
+  execute format('alter table only pgbaton.outbox alter column segment set default '
+    '((extract(epoch from pg_catalog.statement_timestamp())::bigint / %s) %% %s)::smallint', seconds, segments);
+  -- Which segments hold a message with an id above this. Most windows lie in one segment, and planning one over all of
+  -- them costs three times as much as over one. (In PL/pgSQL, since its plans are kept; the settings make them walk the id.)
+  select string_agg(format(
+      '(select %s::smallint from pgbaton.outbox_%s o where o.id operator(pg_catalog.>) above order by o.id limit 1)',
+      s.segment, s.segment), E',\n    ' order by s.segment)
+    into looks from pgbaton.segment s;
+  execute format($make$
+create or replace function pgbaton.segments_above(above bigint) returns smallint[]
   language plpgsql stable
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
   set jit = off set row_security = off
-as $$
+as $body$
 begin
   if (select s.last_value from pgbaton.outbox_id_seq s) operator(pg_catalog.<=) above then
     return '{}';
   end if;
   return pg_catalog.array_remove(array[
-    (select 0::smallint from pgbaton.outbox_0 o where o.id operator(pg_catalog.>) above order by o.id limit 1),
-    (select 1::smallint from pgbaton.outbox_1 o where o.id operator(pg_catalog.>) above order by o.id limit 1),
-    (select 2::smallint from pgbaton.outbox_2 o where o.id operator(pg_catalog.>) above order by o.id limit 1),
-    (select 3::smallint from pgbaton.outbox_3 o where o.id operator(pg_catalog.>) above order by o.id limit 1),
-    (select 4::smallint from pgbaton.outbox_4 o where o.id operator(pg_catalog.>) above order by o.id limit 1),
-    (select 5::smallint from pgbaton.outbox_5 o where o.id operator(pg_catalog.>) above order by o.id limit 1),
-    (select 6::smallint from pgbaton.outbox_6 o where o.id operator(pg_catalog.>) above order by o.id limit 1),
-    (select 7::smallint from pgbaton.outbox_7 o where o.id operator(pg_catalog.>) above order by o.id limit 1)
+    %s
   ], null);
+end $body$
+$make$, looks);
 end $$;
+
+select pgbaton.set_ring(8, 3600, interval '0');
 
 -- `pgbaton.send`: what an application calls in its own transaction. Returns the message's number in the log.
 create function pgbaton.send(topic text, payload json, key text default null, headers json default null,
@@ -140,9 +191,22 @@ as $$ begin perform pg_catalog.pg_notify('pgbaton', ''); return null; end $$;
 
 -- A relay is registered by the first replica that has it, together with its lanes and their first positions.
 create table pgbaton.relay (
-  name          text primary key,
-  registered_at timestamptz not null default pg_catalog.now()
-);
+  name          text        primary key,
+  -- How many lanes it is to have: those of a smaller number are split by their owners.
+  lanes         integer     not null check (lanes > 0 and lanes & (lanes - 1) = 0),
+  -- A new one when it is dropped and registered again, or re-based: a sink's position that names another does not count.
+  registration  uuid        not null default pg_catalog.gen_random_uuid(),
+  registered_at timestamptz not null default pg_catalog.now(),
+  registered_by xid8        not null default pg_catalog.pg_current_xact_id()
+) with (fillfactor = 50);
+
+-- The advisory lock that whoever empties a segment takes exclusively: "every lane of every relay has passed it" must not
+-- be asked while a relay is being registered, split or set back, which all take it shared.
+create function pgbaton.relays_lock() returns bigint
+  language sql immutable
+begin atomic
+  select pg_catalog.hashtextextended('pgbaton.relays', 0);
+end;
 
 -- A running process. `beat` grows with each renewal of its lease; nobody compares clocks.
 -- `relays` are those it runs and still takes lanes for: empty once it is leaving.
@@ -196,9 +260,209 @@ create table pgbaton.position (
   last       bigint      not null,
   l          bigint,                -- the last number its replica had read from the sequence …
   x          xid8,                  -- … before this transaction took this id
+  set_back   boolean     not null default false,  -- on purpose, to send again what a sink had lost
   written_at timestamptz not null default pg_catalog.now(),
   check ((target is null) = (ceiling is null))
 ) partition by list (leaf);
 create table pgbaton.position_0 partition of pgbaton.position for values in (0);
 create table pgbaton.position_1 partition of pgbaton.position for values in (1);
 create unique index position_newest on pgbaton.position (leaf, relay, lane, epoch desc, seq desc);
+
+-- Each lane with its newest position.
+create view pgbaton.newest as
+  select l.relay, l.lane, l.lanes, l.owner, l.epoch as lane_epoch, n.*
+  from pgbaton.lane l left join lateral (
+    select m.epoch, m.seq, m.batch, m.consumed, m.floor, m.target, m.ceiling, m.last, m.l, m.x, m.written_at
+    from (values (0), (1)) as f(leaf) cross join lateral (
+      select * from pgbaton.position p
+      where p.leaf = f.leaf and p.relay = l.relay and p.lane = l.lane order by p.epoch desc, p.seq desc limit 1
+    ) m
+    order by m.epoch desc, m.seq desc limit 1
+  ) n on true;
+
+-- Who still needs a segment, or why it is kept; null if nobody does. A lane has passed it when everything in it is visible
+-- in S: the greatest transaction id lies below xmax(S), and none of xip(S) is in it. Or visible in T and not above `last`.
+-- (In PL/pgSQL: each statement sees what committed before it. The settings make each look one walk down an index.)
+create function pgbaton.needs(which smallint) returns text
+  language plpgsql volatile set search_path = pg_catalog
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off
+  set enable_mergejoin = off set jit = off set row_security = off
+as $$
+declare
+  leaf constant text := format('pgbaton.outbox_%s', which);
+  greatest_xid xid8;
+  greatest_id bigint;
+  newest timestamptz;
+  stands record;
+  runs boolean;
+begin
+  execute format('select o.xid from %s o order by o.xid desc, o.id desc limit 1', leaf) into greatest_xid;
+  if greatest_xid is null then
+    return null;
+  end if;
+  execute format('select o.id, o.created_at from %s o order by o.id desc limit 1', leaf) into greatest_id, newest;
+  if not exists (select from pgbaton.relay) then
+    return 'no relay is registered';
+  end if;
+  for stands in
+    select r.name from pgbaton.relay r
+    where (select sum((1 << 20) / l.lanes) from pgbaton.lane l where l.relay = r.name) is distinct from 1 << 20
+  loop
+    return format('relay %s, which lacks lanes', stands.name);
+  end loop;
+  for stands in
+    select n.relay, min(n.lane) as lane, n.consumed::text::pg_snapshot as consumed, n.target::text::pg_snapshot as target, n.last
+    from pgbaton.newest n group by n.relay, n.consumed::text, n.target::text, n.last order by n.last
+  loop
+    if greatest_xid < pg_snapshot_xmax(stands.consumed) then
+      execute format('select exists (select from pg_snapshot_xip($1) x(xid) '
+        'where exists (select from %s o where o.xid = x.xid))', leaf) into runs using stands.consumed;
+      continue when not runs;
+    end if;
+    if greatest_id <= stands.last and greatest_xid < pg_snapshot_xmax(stands.target) then
+      execute format('select exists (select from pg_snapshot_xip($1) x(xid) '
+        'where exists (select from %s o where o.xid = x.xid))', leaf) into runs using stands.target;
+      continue when not runs;
+    end if;
+    return format('relay %s, lane %s', stands.relay, stands.lane);
+  end loop;
+  if newest > clock_timestamp() - (select r.retention from pgbaton.ring r) then
+    return 'retention';
+  end if;
+  return null;
+end $$;
+
+-- Empties a segment that nobody needs, and says why it did not, or null. Runs with the owner's rights: the relay's role can
+-- empty what is passed, and nothing else. Locks: the segment, exclusively, until the transaction ends; waits at most 50 ms
+-- for that, since inserts into it and reads wait behind. Never the segment in use, nor the one that is next in a moment.
+-- Invariant: what is truncated was looked at in a statement after the lock was had.
+create function pgbaton.empty_segment(which smallint) returns text
+  language plpgsql volatile security definer set search_path = pg_catalog set lock_timeout = '50ms'
+as $$
+declare
+  why text;
+begin
+  if which in (pgbaton.segment_at(clock_timestamp()), pgbaton.segment_at(clock_timestamp() + interval '5 s')) then
+    return 'in use';
+  end if;
+  if not pg_try_advisory_xact_lock(pgbaton.relays_lock()) then
+    return 'a relay is being registered, split or set back';
+  end if;
+  why := pgbaton.needs(which);
+  if why is not null then
+    return why;
+  end if;
+  begin
+    execute format('lock table pgbaton.outbox_%s in access exclusive mode', which);
+  exception when lock_not_available then
+    return 'another transaction uses it';
+  end;
+  why := pgbaton.needs(which);
+  if why is not null then
+    return why;
+  end if;
+  execute format('update pgbaton.segment s set emptied_at = clock_timestamp(), emptied_by = pg_current_xact_id(),'
+    ' emptied_xid = (select o.xid from pgbaton.outbox_%1$s o order by o.xid desc, o.id desc limit 1),'
+    ' emptied_id = (select o.id from pgbaton.outbox_%1$s o order by o.id desc limit 1)'
+    ' where s.segment = $1 and exists (select from pgbaton.outbox_%1$s)', which) using which;
+  execute format('truncate pgbaton.outbox_%s', which);
+  -- With the lock held no standby is waited for: one that lacks this only has rows that nobody needs.
+  perform set_config('synchronous_commit', 'local', true);
+  return null;
+end $$;
+
+-- Takes all positions back to what is certain in this database, after a restore or whatever else made them wrong: a message
+-- that every relay had dealt with, by messages and positions alike, counts as dealt with; every other one is delivered, again
+-- perhaps. Gives the number of messages there are and of those to be delivered. Only the schema's owner can run it, in a
+-- transaction of its own, while no replica runs.
+-- Locks: the outbox against inserts, until the transaction ends: nobody has inserted a message and not yet committed.
+-- Invariant: the snapshot S that all positions start from is this server's own, taken under the lock before this transaction
+-- has an id. What is to be delivered gets that id, which S does not see; what is not gets one that every snapshot sees.
+create function pgbaton.rebase(forsake integer, out messages bigint, out due bigint)
+  language plpgsql volatile set search_path = pg_catalog set jit = off
+as $$
+declare
+  s pg_snapshot;
+  lacking record;
+  batches jsonb;
+begin
+  lock table pgbaton.outbox in share row exclusive mode;
+  if pg_current_xact_id_if_assigned() is not null then
+    raise exception 'pgbaton.rebase runs in a transaction of its own';
+  end if;
+  select pg_current_snapshot() into s;
+  for lacking in
+    select r.name, r.lanes, (select coalesce(max(l.epoch), 0) from pgbaton.lane l where l.relay = r.name) as epoch
+    from pgbaton.relay r
+    where (select sum((1 << 20) / l.lanes) from pgbaton.lane l where l.relay = r.name) is distinct from 1 << 20
+  loop
+    delete from pgbaton.lane l where l.relay = lacking.name;
+    delete from pgbaton.position p where p.relay = lacking.name;
+    insert into pgbaton.lane (relay, lane, lanes, epoch)
+      select lacking.name, n, lacking.lanes, lacking.epoch from generate_series(0, lacking.lanes - 1) n;
+  end loop;
+  with lane as materialized (
+    select n.lane, n.lanes, n.consumed, n.target, n.last from pgbaton.newest n
+  ), moved as (
+    update pgbaton.outbox o set xid = case
+      when exists (select from lane) and not exists (
+        select from lane l where l.lane = (o.hash & (l.lanes - 1))::integer
+          and (pg_visible_in_snapshot(o.xid, l.consumed)
+               or (o.id <= l.last and pg_visible_in_snapshot(o.xid, l.target))) is not true)
+      then '3'::xid8 else pg_current_xact_id() end
+    returning xid
+  )
+  select count(*), count(*) filter (where xid <> '3') from moved into messages, due;
+  perform setval('pgbaton.outbox_id_seq', f.number) from (
+    select greatest((select case when q.is_called then q.last_value else 0 end from pgbaton.outbox_id_seq q),
+                    (select max(o.id) from pgbaton.outbox o),
+                    (select max(greatest(p.floor, p.ceiling, p.last, p.l)) from pgbaton.position p)) as number
+  ) f where f.number > 0;
+  select coalesce(jsonb_object_agg(n.relay || ' ' || n.lane, n.batch), '{}') into batches from pgbaton.newest n;
+  delete from pgbaton.replica;
+  update pgbaton.lane set owner = null, epoch = epoch + 1;
+  update pgbaton.relay set registration = gen_random_uuid(), registered_by = pg_current_xact_id();
+  delete from pgbaton.position;
+  insert into pgbaton.position (leaf, relay, lane, epoch, seq, batch, consumed, floor, last)
+    select f.leaf, l.relay, l.lane, l.epoch, 0, coalesce((batches ->> (l.relay || ' ' || l.lane))::bigint, 0), s, 0, 0
+    from pgbaton.lane l, pgbaton.position_leaf f;
+  update pgbaton.segment set emptied_at = null, emptied_by = null, emptied_xid = null, emptied_id = null;
+  update pgbaton.home h set system_identifier = c.system_identifier, database = d.oid, outbox = 'pgbaton.outbox'::regclass,
+      timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer, former = '{}',
+      forsaken = greatest(h.forsaken, rebase.forsake)
+    from pg_control_system() c, pg_database d where d.datname = current_database();
+end $$;
+
+-- After pg_upgrade, which keeps transaction ids and tables, and changes the system identifier and the timeline: takes the new
+-- ones down, and the old ones as ours, so that sinks' positions which name them still count. Says why it did not, or null.
+-- Only the schema's owner can run it. Locks: the row of pgbaton.home.
+create function pgbaton.confirm() returns text
+  language plpgsql volatile set search_path = pg_catalog
+as $$
+declare
+  home pgbaton.home;
+  system bigint := (select c.system_identifier from pg_control_system() c);
+  number bigint := (select case when q.is_called then q.last_value else q.last_value - 1 end from pgbaton.outbox_id_seq q);
+  next_xid xid8;
+begin
+  select * into home from pgbaton.home for update;
+  if home.outbox <> 'pgbaton.outbox'::regclass
+     or home.database <> (select d.oid from pg_database d where d.datname = current_database()) then
+    return 'the outbox is another table than the one the positions were written for: this is a restored dump or a copy, '
+           'which `pgbaton rebase` is for';
+  end if;
+  if home.system_identifier = system then
+    return 'there is nothing to confirm: this is the server that the schema knows';
+  end if;
+  select pg_snapshot_xmax(pg_current_snapshot()) into next_xid;
+  if exists (select from pgbaton.position p
+             where greatest(pg_snapshot_xmax(p.consumed), pg_snapshot_xmax(p.target)) > next_xid
+                or greatest(p.floor, p.ceiling, p.last, p.l) > number) then
+    return 'positions name transactions or messages that this server has not had: it did not come from pg_upgrade, and '
+           '`pgbaton rebase` is for it';
+  end if;
+  update pgbaton.home h set system_identifier = system,
+    timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer,
+    former = h.former || format('%s/%s/%s', home.system_identifier, home.database, home.timeline);
+  return null;
+end $$;

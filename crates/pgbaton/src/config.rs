@@ -10,12 +10,13 @@ use toml::Table;
 use crate::connection::Database;
 use crate::error::{Error, Kind};
 use crate::lane::RelayName;
-use crate::relay::{Limits, Pace, RelaySpec};
+use crate::relay::{Limits, Pace, RelaySpec, Start};
 use crate::replica::ReplicaSpec;
 
 mod section;
 mod sink;
 
+pub use section::duration;
 use section::{Problems, Section};
 
 /// A configuration that has been validated. Holds secrets: it cannot be printed.
@@ -46,6 +47,8 @@ struct ReplicaFields {
 struct RelayFields {
     name: Option<RelayName>,
     lanes: i32,
+    start: Start,
+    topics: Vec<String>,
     sink: Option<sink::SinkFields>,
     limits: Limits,
     pace: Pace,
@@ -120,6 +123,8 @@ impl Config {
             relays.push(RelaySpec {
                 name: relay.name.ok_or_else(missing)?,
                 lanes: relay.lanes,
+                start: relay.start,
+                topics: relay.topics,
                 sink: relay.sink.ok_or_else(missing)?.build()?,
                 limits: relay.limits,
                 pace: relay.pace,
@@ -201,6 +206,18 @@ fn relay(replica: &str, name: &str, mut section: Section<'_>, ttl: Duration, pro
     if lanes.count_ones() != 1 {
         problems.add(&key("lanes"), "is not a power of two");
     }
+    let start = match section.string("start").as_deref() {
+        None | Some("earliest") => Start::Earliest,
+        Some("latest") => Start::Latest,
+        Some(_) => {
+            problems.add(&key("start"), "is neither \"earliest\" nor \"latest\"");
+            Start::Earliest
+        }
+    };
+    let topics = section.strings("topics");
+    if topics.iter().any(String::is_empty) {
+        problems.add(&key("topics"), "holds an empty text; no topic is empty");
+    }
     if section.string("source").is_some_and(|source| source != "native") {
         problems.add(&key("source"), "is not \"native\", the only one there is");
     }
@@ -227,7 +244,17 @@ fn relay(replica: &str, name: &str, mut section: Section<'_>, ttl: Duration, pro
     let sink = sink::read(section.section("sink"), (replica, name), ttl, problems);
     section.finish();
     let lanes = i32::try_from(lanes).unwrap_or_default();
-    RelayFields { name: relay_name, lanes, sink, limits, pace, wake, resend_lost: on_sink_loss == "resend" }
+    RelayFields {
+        name: relay_name,
+        lanes,
+        start,
+        topics,
+        sink,
+        limits,
+        pace,
+        wake,
+        resend_lost: on_sink_loss == "resend",
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,10 @@ use crate::migrate;
 use crate::source::native;
 use crate::sql;
 
+pub mod rebase;
+pub mod relays;
+pub mod segments;
+
 /// A message to be inserted.
 #[derive(Debug, Default)]
 pub struct NewMessage {

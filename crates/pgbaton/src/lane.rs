@@ -102,6 +102,8 @@ pub struct LaneFact {
     pub grant: Grant,
     /// Who holds it, if anybody.
     pub owner: Option<ReplicaId>,
+    /// How many lanes its relay is to have. A lane of a smaller number is to be split.
+    pub wanted: i32,
 }
 
 /// What one look at the database told.
@@ -121,6 +123,8 @@ pub enum BalanceStep {
     /// Give this lane back, once what is in flight has finished. One that is not running here (the answer to its claim
     /// was lost) is given back at once.
     Release(Grant),
+    /// Split this lane in two, once what is in flight has finished.
+    Split(Grant),
     /// I run it, and the table says it is no longer mine: stop without writing anything.
     Stop(Grant),
 }
@@ -199,16 +203,19 @@ fn balance_relay(
         let reason = if members.contains(&me) { "above the fair share" } else { "leaving" };
         return held.iter().rev().take(surplus).map(|grant| (BalanceStep::Release((*grant).clone()), reason)).collect();
     }
-    let wanted = |id: ReplicaId| share_of(id).saturating_sub(held_by(id));
-    let before_me: usize = members.iter().take_while(|member| **member != me).map(|member| wanted(*member)).sum();
+    let small = lanes.iter().filter(|fact| fact.grant.lane.of < fact.wanted && held.contains(&&fact.grant));
+    let splits = small.map(|fact| (BalanceStep::Split(fact.grant.clone()), "the relay is to have more lanes"));
+    let lacks = |id: ReplicaId| share_of(id).saturating_sub(held_by(id));
+    let before_me: usize = members.iter().take_while(|member| **member != me).map(|member| lacks(*member)).sum();
     let mut free: Vec<&Grant> = lanes.iter().filter(|fact| fact.owner.is_none()).map(|fact| &fact.grant).collect();
     free.sort();
-    free.iter()
+    let claims = free
+        .iter()
         .skip(before_me)
         .chain(free.iter().take(before_me))
-        .take(wanted(me))
-        .map(|grant| (BalanceStep::Claim((*grant).clone()), "free and within the fair share"))
-        .collect()
+        .take(lacks(me))
+        .map(|grant| (BalanceStep::Claim((*grant).clone()), "free and within the fair share"));
+    splits.chain(claims).collect()
 }
 
 #[cfg(test)]
@@ -225,7 +232,7 @@ mod tests {
 
     fn fact(name: &str, number: i32, of: i32, owner: Option<u128>) -> LaneFact {
         let lane = Lane { relay: relay(name), number, of };
-        LaneFact { grant: Grant { lane, epoch: Epoch(1) }, owner: owner.map(id) }
+        LaneFact { grant: Grant { lane, epoch: Epoch(1) }, owner: owner.map(id), wanted: of }
     }
 
     fn member(n: u128, relays: &[&str]) -> ReplicaFact {
@@ -277,6 +284,21 @@ mod tests {
         assert_eq!(steps.len(), 2);
         assert!(steps.iter().all(|(step, _)| matches!(step, BalanceStep::Release(_))));
         assert!(balance(&holdings, id(2), &[]).is_empty());
+    }
+
+    /// A lane above the share is given back as it is: its next owner splits it. A free one has to be settled first.
+    #[test]
+    fn a_lane_is_split_by_the_owner_who_keeps_it() {
+        let mut lanes: Vec<_> = (0..4).map(|number| fact("a", number, 4, (number < 3).then_some(1))).collect();
+        lanes.iter_mut().for_each(|fact| fact.wanted = 8);
+        let running: Vec<_> = lanes.iter().take(3).map(|fact| fact.grant.clone()).collect();
+        let alone = Holdings { replicas: vec![member(1, &["a"])], lanes: lanes.clone() };
+        let steps = balance(&alone, id(1), &running);
+        assert_eq!(steps.iter().filter(|(step, _)| matches!(step, BalanceStep::Split(_))).count(), 3);
+        assert_eq!(claims(&steps), vec![3]);
+        let shared = Holdings { replicas: vec![member(1, &["a"]), member(2, &["a"])], lanes };
+        let steps = balance(&shared, id(1), &running);
+        assert!(matches!(steps.as_slice(), [(BalanceStep::Release(_), _)]));
     }
 
     #[test]

@@ -16,6 +16,8 @@ use crate::position::{Floors, Phase, Position, Snapshot, Target, Xid};
 pub struct LaneView {
     /// Its number.
     pub lane: i32,
+    /// Of how many. While a relay's lanes are being split, they differ, and share no query.
+    pub of: i32,
     /// Everything up to here has been read.
     pub place: Position,
     /// Whether it can take more messages.
@@ -99,7 +101,8 @@ pub fn next_step(lanes: &[LaneView], now: BootInstant) -> Option<(ReadStep, &'st
 fn groups(lanes: &[LaneView]) -> Vec<Vec<&LaneView>> {
     let mut groups: Vec<Vec<&LaneView>> = Vec::new();
     for lane in lanes {
-        match groups.iter_mut().find(|group| group.first().is_some_and(|other| other.place == lane.place)) {
+        let together = |other: &&LaneView| (other.of, &other.place) == (lane.of, &lane.place);
+        match groups.iter_mut().find(|group| group.first().is_some_and(together)) {
             Some(group) => group.push(lane),
             None => groups.push(vec![lane]),
         }
@@ -176,7 +179,7 @@ mod tests {
     }
 
     fn lane(lane: i32, place: Position) -> LaneView {
-        LaneView { lane, place, room: true, idle_since: None, served: false }
+        LaneView { lane, of: 4, place, room: true, idle_since: None, served: false }
     }
 
     fn now() -> BootInstant {
@@ -196,6 +199,13 @@ mod tests {
         let mut lanes = [lane(0, place(10)), lane(1, place(40))];
         level(&mut lanes.each_mut().map(|lane| &mut lane.place), &Floors::default());
         assert_eq!(next_step(&lanes, now()).unwrap().0, ReadStep::Window { lanes: vec![0, 1], after: 40, upto: 1_000 });
+    }
+
+    #[test]
+    fn lanes_of_another_number_share_no_query() {
+        let at_rest = Position::new(snapshot("20:20:"), 0, None, 0);
+        let lanes = [lane(0, at_rest.clone()), LaneView { of: 8, ..lane(1, at_rest) }];
+        assert_eq!(next_step(&lanes, now()).unwrap().0, ReadStep::Aim { lanes: vec![0] });
     }
 
     #[test]

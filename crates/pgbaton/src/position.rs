@@ -255,6 +255,16 @@ impl Position {
         target && self.consumed.xmax <= next
     }
 
+    /// Whether a lane can have come here from an earlier position of its own: S never goes back, and within one diff
+    /// neither does `last`.
+    #[must_use]
+    pub fn follows(&self, earlier: &Self) -> bool {
+        if self.consumed != earlier.consumed {
+            return self.consumed.newer_than(&earlier.consumed);
+        }
+        earlier.target.is_none() || (self.target == earlier.target && self.last >= earlier.last)
+    }
+
     /// Whether this target may be taken up: there is none yet, and it sees all that S sees, and more.
     #[must_use]
     pub fn can_aim(&self, target: &Target) -> bool {

@@ -41,8 +41,12 @@ const BATCHES_QUEUED: usize = 64;
 pub struct RelaySpec {
     /// Its name: the same on all replicas.
     pub name: RelayName,
-    /// How many lanes it has: a power of two, the same on all replicas.
+    /// How many lanes it gets when it is registered: a power of two. From then on the table counts.
     pub lanes: i32,
+    /// Where it starts when it is registered.
+    pub start: Start,
+    /// Which topics it delivers: patterns in which `*` stands for any text; none means all.
+    pub topics: Vec<String>,
     /// Where its messages go.
     pub sink: Arc<dyn Sink>,
     /// How much it holds.
@@ -53,6 +57,15 @@ pub struct RelaySpec {
     pub wake: bool,
     /// Whether to send again what a sink has lost; if not, the lane stops until an operator decides.
     pub resend_lost: bool,
+}
+
+/// Where a relay starts when it is registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// With every message that the outbox still holds.
+    Earliest,
+    /// With what commits from now on.
+    Latest,
 }
 
 /// How much a relay holds.

@@ -7,11 +7,11 @@ use std::time::Duration;
 use pgbaton::Database;
 use pgbaton::lane::{Epoch, Grant, Lane, RelayName, ReplicaId};
 use pgbaton::position::Incarnation;
-use pgbaton::source::native::NativeSource;
+use pgbaton::source::native::{NativeSource, NativeSpec};
 use pgbaton::source::{Acknowledged, Bookmark, Budget, Dealt, Next, Opaque, Opened, Room, Source};
 use proof::fixture::Fixture;
 use tokio_postgres::Client;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 /// Generous: nothing waits this long unless it fails.
@@ -25,6 +25,11 @@ pub fn sql(name: &str) -> &'static str {
 /// The relay that all tests of this kind use.
 pub fn relay() -> RelayName {
     RelayName::new("orders").unwrap()
+}
+
+/// All topics, nothing sent again.
+pub fn reads(replica: ReplicaId) -> NativeSpec {
+    NativeSpec { relay: relay(), replica, topics: Vec::new(), resend: false }
 }
 
 /// A database with one registered relay, and connections of those who take part.
@@ -46,7 +51,9 @@ impl Hand {
 
     pub async fn on(fixture: Fixture, lanes: i32) -> Hand {
         let relay = fixture.relay().await.unwrap();
-        relay.query_typed(sql("register"), &[(&"orders", Type::TEXT), (&lanes, Type::INT4)]).await.unwrap();
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&"orders", Type::TEXT), (&lanes, Type::INT4), (&false, Type::BOOL)];
+        relay.query_typed(sql("register"), &parameters).await.unwrap();
         let row = relay.query_one(sql("incarnation"), &[]).await.unwrap();
         let here = row.get::<_, &str>(0).parse().unwrap();
         let admin = fixture.admin().await.unwrap();
@@ -79,13 +86,29 @@ impl Hand {
         self.holder_at(self.fixture.relay_dsn(), SOON).await
     }
 
+    /// Registers another relay, or this one again.
+    pub async fn register(&self, relay: &str, latest: bool) {
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&relay, Type::TEXT), (&self.lanes, Type::INT4), (&latest, Type::BOOL)];
+        assert_eq!(self.relay.query_typed(sql("register"), &parameters).await.unwrap().len(), 1);
+    }
+
+    /// A replica that sends again what its sink has lost.
+    pub async fn resending(&self) -> Holder {
+        let mut holder = self.holder().await;
+        let database = Database::new(self.fixture.relay_dsn(), SOON).unwrap();
+        let spec = NativeSpec { resend: true, ..reads(holder.id) };
+        holder.source = NativeSource::new(spec, &database, Arc::default());
+        holder
+    }
+
     /// The same, by another way to the database, and waiting only so long for answers.
     pub async fn holder_at(&self, dsn: &str, patience: Duration) -> Holder {
         let id = ReplicaId(Uuid::now_v7());
         let join = "insert into pgbaton.replica (id, name, version, relays, ttl_ms) values ($1, 'by hand', 'test', '{orders}', 5000)";
         self.admin.execute(join, &[&id.0]).await.unwrap();
         let database = Database::new(dsn, patience).unwrap();
-        let source = NativeSource::new(relay(), id, &database, Arc::default(), false);
+        let source = NativeSource::new(reads(id), &database, Arc::default());
         Holder { id, source, here: self.here.clone(), lanes: self.lanes, held: BTreeMap::new(), got: Vec::new() }
     }
 

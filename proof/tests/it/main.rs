@@ -45,6 +45,8 @@ mod rows;
 #[cfg(test)]
 mod schema;
 #[cfg(test)]
+mod segments;
+#[cfg(test)]
 mod servers;
 #[cfg(test)]
 mod statements;

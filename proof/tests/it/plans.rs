@@ -16,7 +16,7 @@ use tokio_postgres::Client;
 
 /// Rows that a step examines.
 const LIMIT: u64 = 1_000;
-/// The leaves of the outbox: each gives one row more than is used, to merge by.
+/// The segments of the outbox: each gives one row more than is used, to merge by.
 const LEAVES: u64 = 8;
 
 /// What the relay's role is set to. Each is tried by itself on the first state, and all together on all others.
@@ -122,12 +122,12 @@ async fn check_calm_and_hostile(state: &State) {
     }
     others(&calm, &facts).await;
     others(&hostile, &facts).await;
-    leaves(&calm).await;
-    leaves(&hostile).await;
+    segments(&calm).await;
+    segments(&hostile).await;
 }
 
 /// What the function does inside is not in the plan of who calls it. Each leaf is looked into once, through an index.
-async fn leaves(client: &Client) {
+async fn segments(client: &Client) {
     let touched = async || {
         let sql = "select coalesce(sum(seq_scan), 0)::int8, coalesce(sum(idx_scan), 0)::int8,
                           coalesce(sum(idx_tup_fetch), 0)::int8
@@ -137,7 +137,7 @@ async fn leaves(client: &Client) {
     };
     client.batch_execute("begin").await.unwrap();
     let before = touched().await;
-    client.batch_execute("select pgbaton.leaves(0)").await.unwrap();
+    client.batch_execute("select pgbaton.segments_above(0)").await.unwrap();
     let after = touched().await;
     client.batch_execute("commit").await.unwrap();
     let [whole, looks, rows] = [0, 1, 2].map(|n| after[n] - before[n]);
@@ -154,13 +154,17 @@ async fn reads(client: &Client, facts: &Facts) -> Vec<(String, Explained)> {
         let (after, upto) = (after.to_string(), facts.ceiling.max(1).to_string());
         for lanes in ["'{}'", "'{1,7}'"] {
             for (consumed, target) in [(&facts.before, &facts.now), (&facts.now, &facts.later)] {
-                for leaves in ["null", "'{1,5}'"] {
-                    let window = [&after, &upto, &limit, leaves, consumed, target, "16", lanes, "16384"];
-                    all.push(window_of(client, "window", &window).await);
+                for segments in ["null", "'{1,5}'"] {
+                    for topics in ["'{}'", "'{order%,a}'"] {
+                        let window = [&after, &upto, &limit, segments, consumed, target, "16", lanes, "16384", topics];
+                        all.push(window_of(client, "window", &window).await);
+                    }
                 }
             }
-            let stragglers = [&after, &upto, &part, &facts.xids, "16", lanes, "16384"];
-            all.push(stragglers_of(client, "stragglers", &stragglers, facts).await);
+            for topics in ["'{}'", "'{order%,a}'"] {
+                let stragglers = [&after, &upto, &part, &facts.xids, "16", lanes, "16384", topics];
+                all.push(stragglers_of(client, "stragglers", &stragglers, facts).await);
+            }
         }
         all.push(window_of(client, "window_end", &[&after, &upto, &limit, "null"]).await);
         all.push(stragglers_of(client, "stragglers_end", &[&after, &upto, &part, &facts.xids], facts).await);

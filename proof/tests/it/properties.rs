@@ -288,6 +288,7 @@ impl World {
             let since = BootInstant::from_boot(Duration::from_secs(60) - PATIENCE);
             let views: Vec<LaneView> = owned
                 .map(|(number, lane)| LaneView {
+                    of: LANES,
                     lane: number,
                     place: lane.place.clone(),
                     room: has(pass.room, number),

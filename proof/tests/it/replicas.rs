@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgbaton::lane::RelayName;
-use pgbaton::relay::{Limits, Pace, RelaySpec};
+use pgbaton::relay::{Limits, Pace, RelaySpec, Start};
 use pgbaton::replica::{Replica, ReplicaSpec};
 use pgbaton::sink::Sink;
 use pgbaton::{Database, Error};
@@ -49,6 +49,8 @@ impl Setup {
         RelaySpec {
             name: RelayName::new(name).unwrap(),
             lanes: self.lanes,
+            start: Start::Earliest,
+            topics: Vec::new(),
             sink,
             limits: self.limits,
             pace: Pace::default(),

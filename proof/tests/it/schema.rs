@@ -26,7 +26,7 @@ on_each_version!(
     an_altered_outbox_is_refused,
     a_copy_of_the_database_is_refused,
     a_database_without_an_encoding_is_refused,
-    another_number_of_lanes_is_refused,
+    another_number_of_lanes_is_told_and_does_not_count,
 );
 
 async fn twelve_migrations_at_once_all_succeed_and_one_applies(major: u32) {
@@ -150,8 +150,9 @@ async fn an_altered_outbox_is_refused(major: u32) {
         ("alter table pgbaton.outbox alter xid set default '3'", "does not default to pg_current_xact_id()"),
         ("alter table pgbaton.outbox enable row level security", "row-level security"),
         ("alter table pgbaton.outbox_3 enable row level security", "row-level security"),
-        ("create table pgbaton.outbox_8 partition of pgbaton.outbox for values in (8)", "leaves"),
-        ("alter table pgbaton.outbox detach partition pgbaton.outbox_7", "leaves"),
+        ("create table pgbaton.outbox_8 partition of pgbaton.outbox for values in (8)", "partitions"),
+        ("alter table pgbaton.outbox detach partition pgbaton.outbox_7", "partitions"),
+        ("drop index pgbaton.outbox_xid_id", "indexes"),
     ];
     for (alter, word) in CASES {
         let outbox = Fixture::new(major).await.unwrap();
@@ -162,11 +163,16 @@ async fn an_altered_outbox_is_refused(major: u32) {
 
 /// Positions hold transaction ids, which another database or server has given to other transactions.
 async fn a_copy_of_the_database_is_refused(major: u32) {
-    for other in ["system_identifier = system_identifier + 1", "database = 1"] {
+    let cases = [
+        ("system_identifier = system_identifier + 1", "this server is not the one"),
+        ("database = 1", "this database is not the one"),
+        ("outbox = 1", "this database is not the one"),
+    ];
+    for (other, words) in cases {
         let outbox = Fixture::new(major).await.unwrap();
         let update = format!("update pgbaton.home set {other}");
         outbox.admin().await.unwrap().batch_execute(&update).await.unwrap();
-        refuses(&outbox, DISCARD, &["not the one that the positions were written in", "pgbaton rebase"]).await;
+        refuses(&outbox, DISCARD, &[words, "pgbaton rebase"]).await;
     }
 }
 
@@ -186,12 +192,16 @@ async fn a_database_without_an_encoding_is_refused(major: u32) {
     refuses_with(&outbox, &path, &["SQL_ASCII", "UTF8"]).await;
 }
 
-async fn another_number_of_lanes_is_refused(major: u32) {
+async fn another_number_of_lanes_is_told_and_does_not_count(major: u32) {
     let outbox = Fixture::new(major).await.unwrap();
     let mut replica = outbox.run("r1", DISCARD).unwrap();
     replica.wait_for_lines("claimed", 16, SOON).await.unwrap();
-    let eight = DISCARD.replace("sink", "lanes = 8\nsink");
-    refuses(&outbox, &eight, &["orders has 16 lanes", "says 8", "Set `lanes`"]).await;
+    replica.terminate().unwrap();
+    assert!(replica.wait(SOON).await.unwrap().success());
+    let mut eight = outbox.run("r2", &DISCARD.replace("sink", "lanes = 8\nsink")).unwrap();
+    let told = eight.wait_for_line("another number of lanes", SOON).await.unwrap();
+    assert!(told.contains("lanes=16 configured=8"), "{told}");
+    eight.wait_for_lines("claimed", 16, SOON).await.unwrap();
 }
 
 /// The schema as `pg_dump` shows it, kept where a reader finds it. `PGBATON_BLESS=1` writes it anew.

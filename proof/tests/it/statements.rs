@@ -11,11 +11,19 @@ on_each_version!(every_statement_is_the_relays_to_run, every_inbox_statement_is_
 async fn every_statement_is_the_relays_to_run(major: u32) {
     let outbox = Fixture::new(major).await.unwrap();
     let (relay, producer) = (outbox.relay().await.unwrap(), outbox.producer().await.unwrap());
+    let owner = outbox.migrator().await.unwrap();
     for verb in pgbaton::sql::ALL {
-        // The one statement that an application runs; that relays may not is shown in `roles`.
-        let client = if verb.name == "send" { &producer } else { &relay };
+        let client = match verb.name {
+            // The one statement that an application runs; that relays may not is shown in `roles`.
+            "send" => &producer,
+            "confirm" | "drop_relay" | "rebase" | "set_ring" => &owner,
+            _ => &relay,
+        };
         let planned = plan(client, verb.sql).await;
         assert!(planned.is_ok(), "{}: {:?}", verb.name, planned.err());
+        if client as *const _ == &raw const owner {
+            assert!(plan(&relay, verb.sql).await.is_err(), "{}: only the owner may", verb.name);
+        }
     }
 }
 
@@ -38,7 +46,10 @@ async fn plan(client: &Client, sql: &str) -> Result<(), tokio_postgres::Error> {
     let parameters = client.prepare(sql).await?.params().len();
     let nulls = vec!["null"; parameters].join(", ");
     let nulls = if nulls.is_empty() { nulls } else { format!("({nulls})") };
-    client.batch_execute(&format!("prepare verb as {sql}\n; explain execute verb{nulls}; deallocate verb")).await
+    let explain = format!("begin; prepare verb as {sql}\n; explain execute verb{nulls}");
+    let explained = client.batch_execute(&explain).await;
+    client.batch_execute("rollback; deallocate all").await?;
+    explained
 }
 
 /// Each file of `sql/` is a verb, so that no statement escapes the test above.

@@ -86,6 +86,17 @@ impl<'a> Section<'a> {
         self.string(name)
     }
 
+    /// A list of texts; an empty one if it is not there.
+    pub(super) fn strings(&mut self, name: &str) -> Vec<String> {
+        let Some(value) = self.table.remove(name) else { return Vec::new() };
+        let texts = |values: Vec<Value>| values.into_iter().map(|value| value.as_str().map(str::to_owned)).collect();
+        let texts: Option<Vec<String>> = if let Value::Array(values) = value { texts(values) } else { None };
+        texts.unwrap_or_else(|| {
+            self.problem(name, "is not a list of texts such as [\"orders.*\"]");
+            Vec::new()
+        })
+    }
+
     pub(super) fn boolean(&mut self, name: &str, default: bool) -> bool {
         match self.table.remove(name) {
             None => default,
@@ -100,8 +111,7 @@ impl<'a> Section<'a> {
     /// A duration with its unit, as in `"5s"` or `"1m 30s"`.
     pub(super) fn duration(&mut self, name: &str, default: Duration) -> Duration {
         let Some(value) = self.table.remove(name) else { return default };
-        let parsed = value.as_str().and_then(|text| text.parse::<jiff::SignedDuration>().ok());
-        match parsed.and_then(|duration| Duration::try_from(duration).ok()).filter(|duration| !duration.is_zero()) {
+        match value.as_str().and_then(duration).filter(|duration| !duration.is_zero()) {
             Some(duration) => duration,
             None => {
                 self.problem(name, "is not a duration such as \"100ms\", \"5s\" or \"1m 30s\"");
@@ -144,6 +154,12 @@ impl<'a> Section<'a> {
             self.problem(name, "is unknown");
         }
     }
+}
+
+/// A duration with its unit, as in `5s` or `1m 30s`. None if it is not one, or is negative.
+#[must_use]
+pub fn duration(text: &str) -> Option<Duration> {
+    Duration::try_from(text.parse::<jiff::SignedDuration>().ok()?).ok()
 }
 
 fn bytes(text: &str) -> Option<usize> {

@@ -26,7 +26,7 @@ use crate::metrics::Metrics;
 use crate::position::Incarnation;
 use crate::replica::{Replica, ReplicaSpec, stopped};
 use crate::sink::{Capabilities, Opening};
-use crate::source::native::{self, NativeSource};
+use crate::source::native::{self, NativeSource, NativeSpec};
 use crate::{housekeeping, migrate};
 
 mod look;
@@ -137,7 +137,7 @@ impl Identity {
             here: here.subscribe(),
             look_again: Arc::clone(&look_again),
         }));
-        tasks.spawn(always(housekeeping::run(spec.database.clone())));
+        tasks.spawn(housekeeping::run(spec.database.clone(), relays.values().cloned().collect()));
         tracing::info!(replica = %id, name = spec.name, "joined");
         let watch = Watch::new(spec.ttl);
         let (held, lanes) = (HashMap::new(), JoinSet::new());
@@ -294,6 +294,7 @@ impl Identity {
             match step {
                 BalanceStep::Claim(grant) => claims.push(grant),
                 BalanceStep::Release(grant) => idle.extend(self.drain(grant, reason)),
+                BalanceStep::Split(grant) => self.order(&grant, Order::Split, reason),
                 BalanceStep::Stop(grant) => self.stop(&grant, reason),
             }
         }
@@ -364,15 +365,23 @@ impl Identity {
     /// A running lane is drained first; another one can be given back at once, and is returned.
     fn drain(&mut self, grant: Grant, reason: &str) -> Option<Grant> {
         match self.held.get(&grant) {
-            Some(Held::Running { orders, .. }) => {
-                if *orders.borrow() == Order::Run {
-                    tracing::info!(%grant, reason, "draining");
-                    orders.send_replace(Order::Drain);
-                }
+            Some(Held::Running { .. }) => {
+                self.order(&grant, Order::Drain, reason);
                 None
             }
             Some(Held::Stopping) => None, // its task is about to end
             Some(_) | None => Some(grant),
+        }
+    }
+
+    fn order(&self, grant: &Grant, order: Order, reason: &str) {
+        if let Some(Held::Running { orders, .. }) = self.held.get(grant) {
+            let known = *orders.borrow();
+            // Whoever is to be drained is no longer to be split.
+            if known != order && known != Order::Drain {
+                tracing::info!(%grant, reason, "draining");
+                orders.send_replace(order);
+            }
         }
     }
 
@@ -392,14 +401,47 @@ impl Identity {
 
     /// One lane's task has ended, and perhaps others with it: those that were drained are given back together.
     async fn lanes_ended(&mut self, first: LaneEnded) -> Result<(), Error> {
-        let mut drained = Vec::new();
+        let (mut drained, mut to_split) = (Vec::new(), Vec::new());
         let mut next = Some(first);
         while let Some(ended) = next {
-            drained.extend(self.lane_ended(ended));
+            let split = self.is_to_be_split(&ended);
+            let over = self.lane_ended(ended);
+            if split {
+                to_split.extend(over)
+            } else {
+                drained.extend(over)
+            }
             next = self.lanes.try_join_next().transpose().map_err(task_died)?;
+        }
+        if let Err(error) = self.split(&to_split).await {
+            // The next look finds what was not split: held by the table alone.
+            tracing::warn!(%error, "lanes could not be split; trying again");
         }
         if let Err(error) = self.give_back_now(&drained).await {
             tracing::warn!(%error, "lanes could not be given back; trying again");
+        }
+        Ok(())
+    }
+
+    /// Only a lane that was drained for that, since it was open and so is settled.
+    fn is_to_be_split(&self, ended: &LaneEnded) -> bool {
+        matches!(ended.end, LaneEnd::Drained)
+            && matches!(self.held.get(&ended.grant), Some(Held::Running { orders, .. }) if *orders.borrow() == Order::Split)
+    }
+
+    /// Splits lanes that are drained. Whatever the answer, they are not held from now on.
+    async fn split(&mut self, grants: &[Grant]) -> Result<(), Error> {
+        self.held.retain(|grant, _| !grants.contains(grant));
+        let here = self.here.borrow().clone();
+        for grant in grants {
+            let connection = self.slot.take().await?;
+            let halves = look::split(&connection, self.id, &here, grant).await?;
+            self.slot.put(connection);
+            match halves.as_slice() {
+                [] => tracing::info!(%grant, "not split now: somebody holds its lock"),
+                _ => tracing::info!(%grant, "split"),
+            }
+            self.look_again.notify_one();
         }
         Ok(())
     }
@@ -457,7 +499,9 @@ fn start_relay(
     tasks: &mut JoinSet<Result<(), Error>>,
 ) -> Arc<Relay> {
     let memory = Arc::default();
-    let source = NativeSource::new(spec.name.clone(), id, &replica.database, Arc::clone(&memory), spec.resend_lost);
+    let reads =
+        NativeSpec { relay: spec.name.clone(), replica: id, topics: spec.topics.clone(), resend: spec.resend_lost };
+    let source = NativeSource::new(reads, &replica.database, Arc::clone(&memory));
     let (dealt, notes) = mpsc::unbounded_channel();
     let relay = Arc::new(Relay {
         spec: spec.clone(),

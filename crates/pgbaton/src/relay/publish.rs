@@ -39,6 +39,8 @@ pub(crate) enum Order {
     Run,
     /// Finish what is in flight, write the position, end.
     Drain,
+    /// The same, but not before it was opened: only a lane that is settled can be split.
+    Split,
 }
 
 /// How a lane's task ended.
@@ -86,7 +88,7 @@ async fn take_up(start: &mut LaneStart, deadline: Deadline) -> Result<LaneTask, 
         let opened = tokio::select! {
             biased;
             () = deadline.over() => return Err(LaneEnd::Stopped),
-            () = drained(&mut start.orders) => return Err(LaneEnd::Drained),
+            () = given_up(&mut start.orders) => return Err(LaneEnd::Drained),
             opened = open_sink(&start.relay, &start.grant, start.opening) => opened?,
         };
         if let Some(opened) = opened {
@@ -174,6 +176,11 @@ async fn open_sink(
 /// Returns when the lane is to be drained, or nobody is left to say so. Cancel-safe.
 async fn drained(orders: &mut watch::Receiver<Order>) {
     // An error means that the sender is gone: the same as an order to end.
+    let _ = orders.wait_for(|order| *order != Order::Run).await;
+}
+
+/// The same for a lane that is not open yet.
+async fn given_up(orders: &mut watch::Receiver<Order>) {
     let _ = orders.wait_for(|order| *order == Order::Drain).await;
 }
 

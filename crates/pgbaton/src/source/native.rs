@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -33,12 +34,28 @@ pub(crate) const REBASE: &str = "The log was restored, or set back by hand. `pgb
 /// How long to wait for the answer to a read.
 const READING_PATIENCE: Duration = Duration::from_secs(30);
 
+/// What to say when the server is another one than the schema knows, with the same tables.
+const CONFIRM: &str = "If `pg_upgrade` made this server of the old one, `pgbaton confirm` takes that down. If it was \
+     restored in any other way, `pgbaton rebase` takes all positions back to what is certain";
+
+/// What one relay of one replica reads of the native outbox.
+#[derive(Debug, Clone)]
+pub struct NativeSpec {
+    /// The relay.
+    pub relay: RelayName,
+    /// The replica.
+    pub replica: ReplicaId,
+    /// Patterns of topics, in which `*` stands for any text; none means all topics.
+    pub topics: Vec<String>,
+    /// Whether a lane whose sink has lost batches goes back to what it still holds.
+    pub resend: bool,
+}
+
 /// The native outbox as one relay of one replica reads it.
 pub struct NativeSource {
-    relay: RelayName,
-    replica: ReplicaId,
-    /// Whether to send again what a sink has lost.
-    resend: bool,
+    spec: NativeSpec,
+    /// The topics as LIKE takes them.
+    topics: Vec<String>,
     memory: Arc<Memory>,
     reader: tokio::sync::Mutex<Slot>,
     writer: tokio::sync::Mutex<Slot>,
@@ -70,6 +87,7 @@ struct Log {
 struct Place {
     grant: Grant,
     stint: Stint,
+    registration: Registration,
     /// Everything up to here has been read: ahead of what is acknowledged.
     read_to: Position,
     /// Was read for in the present pass.
@@ -77,16 +95,15 @@ struct Place {
 }
 
 impl NativeSource {
-    /// The outbox in this database, for one relay of one replica. Bytes of batches count on `memory` for as long as they
-    /// live. With `resend`, a lane whose sink has lost batches goes back to what it still holds.
+    /// The outbox in this database. Bytes of batches count on `memory` for as long as they live.
     #[must_use]
-    pub fn new(relay: RelayName, replica: ReplicaId, database: &Database, memory: Arc<Memory>, resend: bool) -> Self {
+    pub fn new(spec: NativeSpec, database: &Database, memory: Arc<Memory>) -> Self {
         // A read holds no lock that others need, and a message of 100 MB takes its time.
         let reading = database.clone().with_patience(READING_PATIENCE.max(database.patience()));
+        let topics = spec.topics.iter().map(|topic| like(topic)).collect();
         Self {
-            relay,
-            replica,
-            resend,
+            spec,
+            topics,
             memory,
             reader: tokio::sync::Mutex::new(Slot::new(reading)),
             writer: tokio::sync::Mutex::new(Slot::new(database.clone())),
@@ -111,7 +128,7 @@ impl NativeSource {
     fn other_incarnation(&self, known: &Incarnation, found: &Incarnation) -> Error {
         Error::new(
             Kind::OtherIncarnation(found.clone()),
-            format!("relay {}: the database was {known} and is {found} now", self.relay),
+            format!("relay {}: the database was {known} and is {found} now", self.spec.relay),
         )
     }
 
@@ -132,9 +149,18 @@ impl NativeSource {
                 "It was deleted by hand. `pgbaton rebase` registers the relay's lanes again",
             ));
         };
-        let newest = Newest::read(row, number(&ceiling)?)?;
-        newest.check(grant, &newest.position)?;
-        Ok(newest)
+        let found = Newest::read(row, number(&ceiling)?)?;
+        found.check(grant, &found.position)?;
+        if let Some(before) = newest.get(1)
+            && !row.try_get::<_, bool>("set_back")?
+            && !found.position.follows(&position(before)?)
+        {
+            return Err(Error::refused(
+                format!("lane {}: its newest position stands before the one that was written earlier", grant.lane),
+                "It was changed by hand. Delete that row to go on from the earlier one, or run `pgbaton rebase`",
+            ));
+        }
+        Ok(found)
     }
 
     async fn look_for_newest(
@@ -156,13 +182,13 @@ impl NativeSource {
     fn settle(
         &self,
         grant: &Grant,
-        ours: Newest,
+        ours: &Newest,
         here: &Incarnation,
         holds: Option<&Opaque>,
     ) -> Result<(Opened, Position), Error> {
         let batch = ours.batch;
         let Some(holds) = holds else {
-            return Ok((Opened::Ours { batch }, ours.position));
+            return Ok((Opened::Ours { batch }, ours.position.clone()));
         };
         let Some((held_batch, bookmark)) = holds.read() else {
             return Err(Error::refused(
@@ -171,39 +197,42 @@ impl NativeSource {
             ));
         };
         let there = &bookmark.incarnation;
-        if there == here {
-            let theirs = place(&bookmark)?;
-            return match held_batch.cmp(&batch) {
-                std::cmp::Ordering::Equal => Ok((Opened::Ours { batch }, ours.position)),
-                std::cmp::Ordering::Greater => {
-                    ours.check(grant, &theirs)?;
-                    Ok((Opened::Settled { batch: held_batch }, theirs))
-                }
-                std::cmp::Ordering::Less if self.resend => {
-                    ours.check(grant, &theirs)?;
-                    Ok((Opened::SinkLost { resend: true, batch, holds: held_batch }, theirs))
-                }
-                std::cmp::Ordering::Less => {
-                    Ok((Opened::SinkLost { resend: false, batch, holds: held_batch }, ours.position))
-                }
-            };
-        }
-        if there.system == here.system && there.timeline > here.timeline {
+        if there.system == here.system && there.timeline > here.timeline.max(ours.forsaken) {
             return Err(Error::refused(
                 format!(
                     "lane {}: the sink has been written from timeline {}, this server is on {}: it is the old primary",
                     grant.lane, there.timeline, here.timeline
                 ),
-                "Shut this server down or make it a standby, and point the DSN at the new primary",
+                "Shut this server down or make it a standby, and point the DSN at the new primary. If this server is the \
+                 one to go on with, stop all replicas and run `pgbaton rebase --forsake-timeline N` with that number",
             ));
         }
-        Ok((Opened::Announced { batch: batch.max(held_batch) }, ours.position))
+        let theirs = stored(&bookmark)?;
+        if (there != here && !ours.former.contains(there)) || theirs.registration != ours.registration {
+            return Ok((Opened::Announced { batch: batch.max(held_batch) }, ours.position.clone()));
+        }
+        let theirs = theirs.position;
+        match held_batch.cmp(&batch) {
+            std::cmp::Ordering::Equal => Ok((Opened::Ours { batch }, ours.position.clone())),
+            std::cmp::Ordering::Greater => {
+                ours.check(grant, &theirs)?;
+                Ok((Opened::Settled { batch: held_batch }, theirs))
+            }
+            std::cmp::Ordering::Less if self.spec.resend => {
+                ours.check(grant, &theirs)?;
+                Ok((Opened::SinkLost { resend: true, batch, holds: held_batch }, theirs))
+            }
+            std::cmp::Ordering::Less => {
+                Ok((Opened::SinkLost { resend: false, batch, holds: held_batch }, ours.position.clone()))
+            }
+        }
     }
 
     /// Writes the sink's position as this lane's, before anything else is sent: the next owner must not start further on.
-    async fn record(&self, grant: &Grant, batch: i64, here: &Incarnation, position: &Position) -> Result<(), Error> {
-        let next = bookmark(here, position)?;
-        match self.write(&[Dealt { grant: grant.clone(), batch, next }]).await?.as_slice() {
+    async fn record(&self, grant: &Grant, batch: i64, next: Bookmark, set_back: bool) -> Result<(), Error> {
+        let dealt = Dealt { grant: grant.clone(), batch, next };
+        let written = if set_back { self.write_set_back(&dealt).await? } else { self.write(&[dealt]).await? };
+        match written.as_slice() {
             [Acknowledged::Written(_)] => Ok(()),
             _ => Err(Error::new(Kind::Database, format!("{grant} was lost while it was opened"))),
         }
@@ -221,23 +250,29 @@ struct Newest {
     next: Xid,
     /// The pair that was stored with it.
     pair: Option<(i64, Xid)>,
+    /// Something was emptied that it has not passed.
+    lacks: bool,
+    registration: Registration,
+    /// Incarnations from before `pg_upgrade` that count as this one.
+    former: Vec<Incarnation>,
+    /// Timelines up to this one were given up.
+    forsaken: i32,
 }
 
 impl Newest {
     fn read(row: &Row, number: i64) -> Result<Self, Error> {
-        let target = match row.try_get::<_, Option<&str>>("target")? {
-            Some(text) => Some(Target { snapshot: snapshot(text)?, ceiling: row.try_get("ceiling")? }),
-            None => None,
-        };
-        let position =
-            Position::new(snapshot(row.try_get("consumed")?)?, row.try_get("floor")?, target, row.try_get("last")?);
         let x = row.try_get::<_, Option<&str>>("x")?.map(xid).transpose()?;
+        let former: Vec<&str> = row.try_get("former")?;
         Ok(Self {
             batch: row.try_get("batch")?,
-            position,
+            position: position(row)?,
             number,
             next: xid(row.try_get("next")?)?,
             pair: row.try_get::<_, Option<i64>>("l")?.zip(x),
+            lacks: row.try_get("lacks")?,
+            registration: Registration(row.try_get("registration")?),
+            former: former.into_iter().filter_map(|former| former.parse().ok()).collect(),
+            forsaken: row.try_get("forsaken")?,
         })
     }
 
@@ -254,6 +289,15 @@ impl Newest {
             return Err(Error::refused(
                 format!("lane {}: its position names transactions that this cluster has not had yet", grant.lane),
                 REBASE,
+            ));
+        }
+        if self.lacks {
+            return Err(Error::refused(
+                format!(
+                    "lane {}: its position stands before messages that it had passed, and that were emptied",
+                    grant.lane
+                ),
+                "It was set back by hand. `pgbaton rebase` goes on without them: they were delivered before",
             ));
         }
         Ok(())
@@ -274,11 +318,12 @@ impl Source for NativeSource {
     ) -> Result<(Stint, Opened), Error> {
         self.same_incarnation(here)?;
         let newest = self.newest(grant, here).await?;
-        let pair = newest.pair;
-        let (opened, read_to) = self.settle(grant, newest, here, sink_holds)?;
+        let (opened, read_to) = self.settle(grant, &newest, here, sink_holds)?;
+        let Newest { pair, registration, .. } = newest;
+        let next = bookmark(here, &registration, &read_to)?;
         match opened {
-            Opened::Settled { batch } => self.record(grant, batch, here, &read_to).await?,
-            Opened::SinkLost { resend: true, holds, .. } => self.record(grant, holds, here, &read_to).await?,
+            Opened::Settled { batch } => self.record(grant, batch, next, false).await?,
+            Opened::SinkLost { resend: true, holds, .. } => self.record(grant, holds, next, true).await?,
             _ => {}
         }
         let stint = Stint(self.stints.fetch_add(1, Ordering::Relaxed));
@@ -293,7 +338,8 @@ impl Source for NativeSource {
             if let Some((l, x)) = pair {
                 log.floors.add(l, x);
             }
-            log.places.insert(grant.lane.number, Place { grant: grant.clone(), stint, read_to, served: false });
+            let place = Place { grant: grant.clone(), stint, registration, read_to, served: false };
+            log.places.insert(grant.lane.number, place);
             Ok(())
         })?;
         Ok((stint, opened))
@@ -334,13 +380,49 @@ pub(crate) fn number(rows: &[Row]) -> Result<i64, Error> {
     Ok(row.try_get("ceiling")?)
 }
 
-fn bookmark(incarnation: &Incarnation, place: &Position) -> Result<Bookmark, Error> {
-    let place = serde_json::value::to_raw_value(place)
+/// Which registration of its relay a position belongs to: a relay that was dropped and registered again starts anew, and
+/// so does one whose positions were re-based.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Registration(String);
+
+/// What a bookmark holds: a position and whose it is.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    registration: Registration,
+    #[serde(flatten)]
+    position: Position,
+}
+
+fn bookmark(incarnation: &Incarnation, registration: &Registration, position: &Position) -> Result<Bookmark, Error> {
+    let stored = Stored { registration: registration.clone(), position: position.clone() };
+    let place = serde_json::value::to_raw_value(&stored)
         .map_err(|error| Error::new(Kind::Internal, "a position cannot be written down").because(error))?;
     Ok(Bookmark { incarnation: incarnation.clone(), place })
 }
 
-fn place(bookmark: &Bookmark) -> Result<Position, Error> {
+fn stored(bookmark: &Bookmark) -> Result<Stored, Error> {
     serde_json::from_str(bookmark.place.get())
         .map_err(|error| Error::new(Kind::Internal, "a position cannot be read").because(error))
+}
+
+/// A position as the table has it.
+fn position(row: &Row) -> Result<Position, Error> {
+    let target = match row.try_get::<_, Option<&str>>("target")? {
+        Some(text) => Some(Target { snapshot: snapshot(text)?, ceiling: row.try_get("ceiling")? }),
+        None => None,
+    };
+    Ok(Position::new(snapshot(row.try_get("consumed")?)?, row.try_get("floor")?, target, row.try_get("last")?))
+}
+
+/// A pattern with `*` as LIKE takes it.
+fn like(topic: &str) -> String {
+    topic.replace('\\', r"\\").replace('%', r"\%").replace('_', r"\_").replace('*', "%")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn only_a_star_stands_for_more_than_itself() {
+        assert_eq!(super::like(r"a_b.*.50%\"), r"a\_b.%.50\%\\");
+    }
 }

@@ -1,6 +1,7 @@
 -- Writes positions of lanes that are still ours. A new statement after `acknowledge_lock`.
 -- Parameters: $1 the relay, $2 the replica, $3 the incarnation the positions belong to, $4 lanes, $5 epochs, $6 seqs,
--- $7 batches, $8 S, $9 floors, $10 T, $11 ceilings, $12 lasts, $13 the last number read before this transaction.
+-- $7 batches, $8 S, $9 floors, $10 T, $11 ceilings, $12 lasts, $13 the last number read before this transaction, $14 whether
+-- they are set back on purpose.
 -- Rows: the incarnation, this transaction's id, and a lane that was written; the lane is null if none was.
 -- Locks: none beyond the shared ones. Writes one row a lane, whatever the number of messages.
 -- Invariant: nothing is written for a lane of another owner or epoch, nor in another incarnation; a repeated statement
@@ -16,9 +17,9 @@ with here as materialized (
     join pgbaton.lane l on l.relay = $1::text and l.lane = d.lane and l.owner = $2::uuid and l.epoch = d.epoch
 ), written as (
   insert into pgbaton.position
-    (leaf, relay, lane, epoch, seq, batch, consumed, floor, target, ceiling, last, l, x)
+    (leaf, relay, lane, epoch, seq, batch, consumed, floor, target, ceiling, last, l, x, set_back)
   select p.leaf, $1::text, m.lane, m.epoch, m.seq, m.batch, m.consumed::pg_snapshot, m.floor, m.target::pg_snapshot,
-         m.ceiling, m.last, $13::bigint, here.x
+         m.ceiling, m.last, $13::bigint, here.x, $14::boolean
   from mine m, here, pgbaton.position_leaf p
   on conflict do nothing
 )

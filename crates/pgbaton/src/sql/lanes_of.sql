@@ -1,3 +1,2 @@
--- How many lanes a relay has, by the table.
--- Parameters: $1 the relay. Rows: one for each number found; more than one while a split is under way.
-select distinct lanes from pgbaton.lane where relay = $1::text
+-- How many lanes a relay is to have, by the table. Parameters: $1 the relay. Rows: one; none if it is not registered.
+select lanes from pgbaton.relay where name = $1::text

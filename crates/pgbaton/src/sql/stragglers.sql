@@ -1,6 +1,6 @@
 -- The next $3 rows by id of transactions that ran when S was taken and are visible in T, as far as they are of these lanes.
 -- Parameters: $1 after, $2 up to, $3 how many rows at most, also of each transaction, $4 the transactions, $5 number of
--- lanes, $6 the lanes (empty: all), $7 the size above which only the size is given.
+-- lanes, $6 the lanes (empty: all), $7 the size above which only the size is given, $8 patterns of topics (empty: all).
 -- Rows: the messages, ascending by id. Locks: none. Relies on: the index on (xid, id): a bulk load that commits late is
 -- millions of rows, so each step is bounded and the next one goes on from the last id alone. The pairs are compared
 -- because only that index has their order: with `xid = …` the planner may walk the one on id past everybody's rows.
@@ -18,5 +18,6 @@ from (
   ) m
   order by m.id limit $3::bigint
 ) w
-where $6::integer[] = '{}' or (w.hash & ($5::integer - 1))::integer = any($6::integer[])
+where ($6::integer[] = '{}' or (w.hash & ($5::integer - 1))::integer = any($6::integer[]))
+  and ($8::text[] = '{}' or w.topic like any($8::text[]))
 order by w.id

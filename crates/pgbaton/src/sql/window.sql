@@ -1,6 +1,7 @@
 -- A window: of the next $3 rows by id, those that T sees and S does not, of these lanes.
--- Parameters: $1 after, $2 up to, $3 how many rows are examined, $4 the leaves that can hold such rows (null: all), $5 S,
--- $6 T, $7 number of lanes, $8 the lanes (empty: all), $9 the size above which only the size is given.
+-- Parameters: $1 after, $2 up to, $3 how many rows are examined, $4 the segments that can hold such rows (null: all), $5 S,
+-- $6 T, $7 number of lanes, $8 the lanes (empty: all), $9 the size above which only the size is given, $10 patterns of topics
+-- (empty: all).
 -- Rows: the messages, ascending by id. Locks: none. Relies on: the index on id, never another path: a filter inside the
 -- limit would let the planner choose one that reads the whole table.
 select w.id, (w.hash & ($7::integer - 1))::integer as lane, w.size, w.message_id, w.created_at,
@@ -22,4 +23,5 @@ where (
         and pg_catalog.pg_visible_in_snapshot(w.xid, $6::text::pg_snapshot))
   )
   and ($8::integer[] = '{}' or (w.hash & ($7::integer - 1))::integer = any($8::integer[]))
+  and ($10::text[] = '{}' or w.topic like any($10::text[]))
 order by w.id

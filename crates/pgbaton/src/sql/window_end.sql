@@ -1,5 +1,5 @@
 -- The id at which a window of $3 rows ends; no row if there are fewer. Same snapshot as `window`.
--- Parameters: $1 after, $2 up to, $3 how many rows, $4 the leaves (null: all). Rows: one or none. Locks: none.
+-- Parameters: $1 after, $2 up to, $3 how many rows, $4 the segments (null: all). Rows: one or none. Locks: none.
 -- Relies on: the index on id.
 select id from pgbaton.outbox
 where id > $1::bigint and id <= $2::bigint and ($4::smallint[] is null or segment = any($4::smallint[]))

@@ -22,7 +22,7 @@ on_each_version!(
     a_lane_that_reads_up_to_its_neighbours_does_not_skip_the_rest,
     a_lane_without_room_does_not_keep_the_reader_busy,
     messages_are_found_in_whichever_leaf_they_are,
-    a_lane_far_behind_looks_into_the_leaves_it_needs,
+    a_lane_far_behind_looks_into_the_segments_it_needs,
 );
 
 /// The smallest window: more messages than this take more than one read.
@@ -226,13 +226,13 @@ async fn a_lane_without_room_does_not_keep_the_reader_busy(major: u32) {
     owner.open(&hand, 1).await;
     owner.read_some().await;
     owner.room(0, false);
+    // The other lane reads up to the end first. It gets on whenever anybody on the server has committed something.
     let mut answers = Vec::new();
-    for _ in 0..20 {
+    while answers.last() != Some(&Next::WithRoom) {
+        assert!(answers.len() < 1_000, "{:?}", &answers[990..]);
         answers.push(owner.read().await.unwrap());
     }
     assert!(owner.got.len() < 2 * usize::try_from(MORE_THAN_A_WINDOW).unwrap(), "it is still on its way");
-    // The other lane reads up to the end first.
-    assert_eq!(answers[10..], [Next::WithRoom; 10], "{answers:?}");
 }
 
 /// None of the rows of the first windows is for this lane.
@@ -271,8 +271,8 @@ async fn messages_are_found_in_whichever_leaf_they_are(major: u32) {
     assert_eq!(owner.got, wanted);
 }
 
-/// It takes up the target of the lanes ahead, for which the leaves with old messages did not matter.
-async fn a_lane_far_behind_looks_into_the_leaves_it_needs(major: u32) {
+/// It takes up the target of the lanes ahead, for which the segments with old messages did not matter.
+async fn a_lane_far_behind_looks_into_the_segments_it_needs(major: u32) {
     let hand = Hand::new(major, 2).await;
     let behind = hand.key(0).await;
     let old = "insert into pgbaton.outbox (segment, topic, key) values (2, 'old', $1)";

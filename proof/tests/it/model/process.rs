@@ -218,6 +218,7 @@ pub fn holdings(database: &Database) -> Holdings {
     let lane = |(number, row): (usize, &LaneRow)| LaneFact {
         grant: grant(number, database.lanes.len(), row.epoch),
         owner: row.owner.map(replica_id),
+        wanted: i32::try_from(database.lanes.len()).unwrap(),
     };
     Holdings {
         replicas: database.replicas.iter().map(|row| replica(row.id)).collect(),

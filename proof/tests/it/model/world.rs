@@ -228,6 +228,8 @@ impl World {
                 BalanceStep::Claim(_) if !process.may_claim(self.tick) => {}
                 BalanceStep::Claim(grant) => steps.push(Step::SendClaim(number, lane_of(&grant))),
                 BalanceStep::Stop(grant) => steps.push(Step::Stop(number, lane_of(&grant))),
+                // The model's relay is never to have more lanes.
+                BalanceStep::Split(_) => {}
                 BalanceStep::Release(grant) => {
                     let lane = lane_of(&grant);
                     let goes = match &process.lanes[lane] {

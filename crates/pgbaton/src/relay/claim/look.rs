@@ -13,6 +13,7 @@ use crate::error::{Error, Kind};
 use crate::lane::{Epoch, Grant, Holdings, Lane, LaneFact, RelayName, ReplicaFact, ReplicaId};
 use crate::lease::{Beat, Lease};
 use crate::position::Incarnation;
+use crate::relay::Start;
 use crate::sql;
 
 /// What one look at the database told.
@@ -26,19 +27,26 @@ pub(super) struct Seen {
     pub(super) holdings: Holdings,
 }
 
-/// Registers a relay unless it is, and compares the number of its lanes.
+/// Registers a relay unless it is. What it has by then counts: the configuration only says what it gets at first.
 pub(super) async fn register(connection: &Connection, relay: &RelaySpec) -> Result<(), Error> {
     let name = relay.name.as_str();
-    connection.pipeline(Access::Write, [(sql::REGISTER, &[(&name, Type::TEXT), (&relay.lanes, Type::INT4)])]).await?;
+    let parameters: [Parameter<'_>; 3] =
+        [(&name, Type::TEXT), (&relay.lanes, Type::INT4), (&(relay.start == Start::Latest), Type::BOOL)];
+    connection.lock(sql::REGISTER_LOCK, &[]).await?;
+    if !connection.commit(sql::REGISTER, &parameters).await?.is_empty() {
+        tracing::info!(relay = name, lanes = relay.lanes, start = ?relay.start, "registered");
+    }
     let [rows] = connection.pipeline(Access::Look, [(sql::LANES_OF, &[(&name, Type::TEXT)])]).await?;
     let lanes: Option<i32> = rows.first().map(|row| row.try_get(0)).transpose()?;
-    match (lanes, rows.len()) {
-        (Some(lanes), 1) if lanes == relay.lanes => Ok(()),
-        _ => Err(Error::refused(
-            format!("relay {name} has {} lanes, the configuration says {}", lanes.unwrap_or_default(), relay.lanes),
-            "Set `lanes` to what the relay has: keys would change lanes otherwise",
-        )),
+    if let Some(lanes) = lanes.filter(|lanes| *lanes != relay.lanes) {
+        tracing::warn!(
+            relay = name,
+            lanes,
+            configured = relay.lanes,
+            "the relay has another number of lanes by the table, which counts"
+        );
     }
+    Ok(())
 }
 
 /// Makes this replica known. Its lease begins at the moment this was sent.
@@ -105,7 +113,7 @@ fn replica(row: &Row) -> Result<ReplicaFact, Error> {
 
 fn lane(row: &Row) -> Result<LaneFact, Error> {
     let owner: Option<Uuid> = row.try_get("replica")?;
-    Ok(LaneFact { grant: grant(row)?, owner: owner.map(ReplicaId) })
+    Ok(LaneFact { grant: grant(row)?, owner: owner.map(ReplicaId), wanted: row.try_get("wanted")? })
 }
 
 fn grant(row: &Row) -> Result<Grant, Error> {
@@ -188,6 +196,28 @@ pub(super) async fn raise(
         )
         .await?;
     Ok(rows.first().map(|row| row.try_get("epoch")).transpose()?.map(Epoch))
+}
+
+/// Splits a lane that is drained. None if somebody holds its lock, or it is no longer ours: then nothing has changed.
+pub(super) async fn split(
+    connection: &Connection,
+    id: ReplicaId,
+    here: &Incarnation,
+    grant: &Grant,
+) -> Result<Vec<Grant>, Error> {
+    let (relay, lane) = (grant.lane.relay.as_str(), grant.lane.number);
+    connection.lock(sql::REGISTER_LOCK, &[]).await?;
+    let locked =
+        connection.then(sql::CLAIM_LOCK, &[(&vec![relay], Type::TEXT_ARRAY), (&vec![lane], Type::INT4_ARRAY)]).await?;
+    let parameters: [Parameter<'_>; 5] = [
+        (&id.0, Type::UUID),
+        (&here.to_string(), Type::TEXT),
+        // Without the lock, no lane.
+        (&(!locked.is_empty()).then_some(relay), Type::TEXT),
+        (&lane, Type::INT4),
+        (&grant.epoch.0, Type::INT8),
+    ];
+    connection.commit(sql::SPLIT, &parameters).await?.iter().map(self::grant).collect()
 }
 
 /// Gives lanes back, as far as they are still ours.

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::{NativeSource, place};
-use crate::connection::{Connection, incarnation};
+use super::{NativeSource, stored};
+use crate::connection::{Connection, Parameter, incarnation};
 use crate::error::{Error, Kind};
 use crate::position::{Incarnation, Position, Xid};
 use crate::source::{Acknowledged, Dealt};
@@ -43,6 +43,53 @@ impl Columns {
 impl NativeSource {
     /// Writes positions. All of them belong to one incarnation, or nothing is written.
     pub(super) async fn write(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error> {
+        let mut slot = self.writer.lock().await;
+        let connection = slot.take().await?;
+        let acknowledged = self.write_on(&connection, done, false).await?;
+        slot.put(connection);
+        Ok(acknowledged)
+    }
+
+    /// Writes a position that stands before an earlier one, on purpose. Nobody empties a segment meanwhile, and nothing that
+    /// it would send again may have been emptied already.
+    pub(super) async fn write_set_back(&self, dealt: &Dealt) -> Result<Vec<Acknowledged>, Error> {
+        let mut slot = self.writer.lock().await;
+        let connection = slot.take().await?;
+        connection.lock(sql::REGISTER_LOCK, &[]).await?;
+        self.is_all_there(&connection, dealt).await?;
+        let acknowledged = self.write_on(&connection, std::slice::from_ref(dealt), true).await?;
+        slot.put(connection);
+        Ok(acknowledged)
+    }
+
+    async fn is_all_there(&self, connection: &Connection, dealt: &Dealt) -> Result<(), Error> {
+        let position = stored(&dealt.next)?.position;
+        let consumed = position.consumed().to_string();
+        let target = position.target().map(|target| target.snapshot.to_string());
+        let parameters: [Parameter<'_>; 4] = [
+            (&self.spec.relay.as_str(), Type::TEXT),
+            (&consumed, Type::TEXT),
+            (&target, Type::TEXT),
+            (&position.last(), Type::INT8),
+        ];
+        let rows = connection.then(sql::EMPTIED, &parameters).await?;
+        if rows.first().map(|row| row.try_get("lacks")).transpose()? == Some(false) {
+            return Ok(());
+        }
+        Err(Error::refused(
+            format!("{}: what the sink has lost is no longer in the outbox", dealt.grant),
+            "Its segment was emptied; a longer retention keeps messages for this. Restore the sink, or drop the relay and \
+             register it again to go on without them",
+        ))
+    }
+
+    /// In a transaction of its own, or, to set a lane back, in the one that holds the lock for that.
+    async fn write_on(
+        &self,
+        connection: &Connection,
+        done: &[Dealt],
+        set_back: bool,
+    ) -> Result<Vec<Acknowledged>, Error> {
         let Some(first) = done.first() else { return Ok(Vec::new()) };
         let here = first.next.incarnation.clone();
         let mut columns = Columns::default();
@@ -50,34 +97,37 @@ impl NativeSource {
             if dealt.next.incarnation != here {
                 return Err(Error::new(Kind::Internal, "positions of several incarnations in one acknowledgement"));
             }
-            columns.push(dealt, self.next_seq(), &place(&dealt.next)?);
+            columns.push(dealt, self.next_seq(), &stored(&dealt.next)?.position);
         }
+        let relay = self.spec.relay.as_str();
+        let locks: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&columns.lanes, Type::INT4_ARRAY)];
         // Read from the sequence before this transaction takes its id: that order is what makes the pair a floor.
         let last_number = self.log(|log| log.last_number.filter(|_| log.incarnation.as_ref() == Some(&here)));
-        let mut slot = self.writer.lock().await;
-        let connection = slot.take().await?;
-        let rows = self.insert(&connection, &here, &columns, last_number).await?;
+        if set_back {
+            connection.then(sql::ACKNOWLEDGE_LOCK, &locks).await?;
+        } else {
+            connection.lock(sql::ACKNOWLEDGE_LOCK, &locks).await?;
+        }
+        crate::faults::point("acknowledge.locked");
+        let rows = self.insert(connection, &columns, &here, last_number, set_back).await?;
         self.confirmed(&here, &rows, last_number)?;
-        slot.put(connection);
         Ok(done.iter().map(|dealt| outcome(dealt, &rows)).collect())
     }
 
     async fn insert(
         &self,
         connection: &Connection,
-        here: &Incarnation,
         columns: &Columns,
+        here: &Incarnation,
         last_number: Option<i64>,
+        set_back: bool,
     ) -> Result<Vec<Row>, Error> {
-        let relay = self.relay.as_str();
-        connection.lock(sql::ACKNOWLEDGE_LOCK, &[(&relay, Type::TEXT), (&columns.lanes, Type::INT4_ARRAY)]).await?;
-        crate::faults::point("acknowledge.locked");
         connection
             .commit(
                 sql::ACKNOWLEDGE,
                 &[
-                    (&relay, Type::TEXT),
-                    (&self.replica.0, Type::UUID),
+                    (&self.spec.relay.as_str(), Type::TEXT),
+                    (&self.spec.replica.0, Type::UUID),
                     (&here.to_string(), Type::TEXT),
                     (&columns.lanes, Type::INT4_ARRAY),
                     (&columns.epochs, Type::INT8_ARRAY),
@@ -89,6 +139,7 @@ impl NativeSource {
                     (&columns.ceilings, Type::INT8_ARRAY),
                     (&columns.lasts, Type::INT8_ARRAY),
                     (&last_number, Type::INT8),
+                    (&set_back, Type::BOOL),
                 ],
             )
             .await
@@ -106,7 +157,7 @@ impl NativeSource {
         if found != *here {
             return Err(Error::new(
                 Kind::OtherIncarnation(found.clone()),
-                format!("relay {}: positions of {here} were not written, the database is {found} now", self.relay),
+                format!("relay {}: positions of {here} were not written, the database is {found} now", self.spec.relay),
             ));
         }
         let x: &str = rows.first().map(|row| row.try_get("x")).transpose()?.unwrap_or_default();

@@ -2,20 +2,21 @@
 
 use tokio_postgres::Row;
 
-use super::{NativeSource, REBASE};
+use super::{CONFIRM, NativeSource, REBASE};
 use crate::connection::Access;
 use crate::error::{Error, Kind};
 use crate::sql;
 
 /// Facts that must hold, each with what is wrong if it does not.
-const FACTS: [(&str, &str); 5] = [
+const FACTS: [(&str, &str); 6] = [
     (
         "always_generated",
         "its id is not `generated always as identity`, so a producer could choose one that was passed already",
     ),
     ("xid_first", "its id stands before its xid, so an id could be taken before the transaction had its own"),
     ("xid_default", "its xid does not default to pg_current_xact_id()"),
-    ("own_leaves", "its leaves are not the eight that it was made with, so some messages would not be looked for"),
+    ("own_segments", "its partitions are not those of pgbaton.segment, so some messages would not be looked for"),
+    ("indexes", "its indexes outbox_id and outbox_xid_id are not both there and valid"),
     ("plain_sequence", "the sequence of its ids has a cache, another step than one, or a cycle"),
 ];
 
@@ -38,7 +39,7 @@ impl NativeSource {
         if row.try_get::<_, bool>("row_security")? {
             return Err(Error::refused(
                 "pgbaton.outbox has row-level security, which could hide messages from the relay",
-                "Disable it on the table and its leaves: grants decide who may insert",
+                "Disable it on the table and its segments: grants decide who may insert",
             ));
         }
         Ok(())
@@ -59,8 +60,11 @@ fn check_server(row: &Row) -> Result<(), Error> {
             "Use a database with the encoding UTF8",
         ));
     }
-    if !row.try_get::<_, bool>("home")? {
+    if !row.try_get::<_, bool>("same_table")? {
         return Err(Error::refused("this database is not the one that the positions were written in", REBASE));
+    }
+    if !row.try_get::<_, bool>("same_system")? {
+        return Err(Error::refused("this server is not the one that the positions were written on", CONFIRM));
     }
     Ok(())
 }

@@ -73,7 +73,7 @@ impl NativeSource {
             let Some((step, reason)) = step else {
                 return Ok(Read { batches, next: self.end_pass() });
             };
-            tracing::trace!(relay = %self.relay, ?step, reason, "reading");
+            tracing::trace!(relay = %self.spec.relay, ?step, reason, "reading");
             let got_on = self.take(&step, budget, &mut batches).await?;
             self.log(|log| log.got_on |= got_on);
             if batches.iter().any(|batch| !batch.messages.is_empty()) {
@@ -144,17 +144,18 @@ impl NativeSource {
         let wanted = wanted(step.lanes, step.of);
         let consumed = step.place.consumed().to_string();
         let target = step.place.target().map(|target| target.snapshot.to_string());
-        let leaves = self.leaves(step.place.target(), step.after);
-        let rows: [Parameter<'_>; 9] = [
+        let segments = self.segments(step.place.target(), step.after);
+        let rows: [Parameter<'_>; 10] = [
             (&step.after, Type::INT8),
             (&step.upto, Type::INT8),
             (&step.limit, Type::INT8),
-            (&leaves, Type::INT2_ARRAY),
+            (&segments, Type::INT2_ARRAY),
             (&consumed, Type::TEXT),
             (&target, Type::TEXT),
             (&step.of, Type::INT4),
             (&wanted, Type::INT4_ARRAY),
             (&INLINE_BYTES, Type::INT4),
+            (&self.topics, Type::TEXT_ARRAY),
         ];
         // Ids are unique.
         let whole = step.upto - step.after <= step.limit;
@@ -166,7 +167,7 @@ impl NativeSource {
         let wanted = wanted(step.lanes, step.of);
         // So many rows of each transaction are examined, and as many of all together are taken: the first ones by id.
         let limit = (step.limit / i64::try_from(xids.len()).unwrap_or(i64::MAX).max(1)).max(STRAGGLERS_EACH);
-        let rows: [Parameter<'_>; 7] = [
+        let rows: [Parameter<'_>; 8] = [
             (&step.after, Type::INT8),
             (&step.upto, Type::INT8),
             (&limit, Type::INT8),
@@ -174,6 +175,7 @@ impl NativeSource {
             (&step.of, Type::INT4),
             (&wanted, Type::INT4_ARRAY),
             (&INLINE_BYTES, Type::INT4),
+            (&self.topics, Type::TEXT_ARRAY),
         ];
         // Mostly none comes: stragglers tend to lie above the floor.
         let ends = Ends::Told((sql::STRAGGLERS_END, &rows[..4]));
@@ -240,22 +242,22 @@ impl NativeSource {
     /// meanwhile, and perhaps opened again, gets nothing and stays where it is.
     fn emit(&self, step: &Step<'_>, fetched: Fetched, end: i64) -> Result<Vec<Batch>, Error> {
         let stood = &step.place;
-        let stint = step.stints.get(&fetched.lane).copied();
-        let Some((grant, stint, to)) = self.log(|log| {
-            let same = |place: &&mut super::Place| Some(place.stint) == stint && place.read_to == *stood;
+        let Some(stint) = step.stints.get(&fetched.lane).copied() else { return Ok(Vec::new()) };
+        let Some((grant, registration, to)) = self.log(|log| {
+            let same = |place: &&mut super::Place| place.stint == stint && place.read_to == *stood;
             let place = log.places.get_mut(&fetched.lane).filter(same)?;
             place.read_to = match fetched.cut {
                 // All before the message that did not fit has been read.
                 Some(id) => stood.clone().advance(id - 1),
                 None => stood.clone().advance(end).finish(&log.floors),
             };
-            Some((place.grant.clone(), place.stint, place.read_to.clone()))
+            Some((place.grant.clone(), place.registration.clone(), place.read_to.clone()))
         }) else {
             return Ok(Vec::new());
         };
         let batch = |messages: Messages, place: &Position| -> Result<Batch, Error> {
             let messages = HeldMessages::new(&self.memory, messages);
-            Ok(Batch { grant: grant.clone(), stint, messages, next: bookmark(&step.here, place)? })
+            Ok(Batch { grant: grant.clone(), stint, messages, next: bookmark(&step.here, &registration, place)? })
         };
         let count = fetched.parts.len();
         if count == 0 && *stood != to {
@@ -353,6 +355,7 @@ fn views(log: &super::Log, rooms: &[Room]) -> Vec<LaneView> {
             let room = rooms.iter().find(|room| room.grant == place.grant);
             LaneView {
                 lane: *lane,
+                of: place.grant.lane.of,
                 place: place.read_to.clone(),
                 room: room.is_some_and(|room| room.room),
                 idle_since: room.and_then(|room| room.idle_since),

@@ -1,4 +1,4 @@
-//! Looking for a target: T, its ceiling, whether both are on disk, and which leaves they need.
+//! Looking for a target: T, its ceiling, whether both are on disk, and which segments they need.
 
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -18,7 +18,7 @@ pub(super) struct Sighted {
     target: Target,
     /// Leaves without an id above this are not listed: a lane that reads from further down has to ask all of them.
     above: i64,
-    leaves: Vec<i16>,
+    segments: Vec<i16>,
 }
 
 /// What a look answers.
@@ -53,7 +53,7 @@ impl NativeSource {
         if !news {
             return Ok(None);
         }
-        // In statements after the one that took T: what T sees has no id above the ceiling, and is in these leaves.
+        // In statements after the one that took T: what T sees has no id above the ceiling, and is in these segments.
         let [ceiling, written] = match beside {
             Some(beside) => beside,
             None => connection.pipeline(Access::Look, [(sql::CEILING, &[]), (sql::WRITTEN, &above)]).await?,
@@ -64,12 +64,12 @@ impl NativeSource {
         self.await_flush(connection, &here, written).await?;
         if ceiling < least {
             return Err(Error::refused(
-                format!("relay {}: the outbox's last number is {ceiling} and was {least} before", self.relay),
+                format!("relay {}: the outbox's last number is {ceiling} and was {least} before", self.spec.relay),
                 REBASE,
             ));
         }
         let target = Target { snapshot: seen, ceiling };
-        Ok(Some(Sighted { here, target, above: lowest, leaves: written.try_get("leaves")? }))
+        Ok(Some(Sighted { here, target, above: lowest, segments: written.try_get("segments")? }))
     }
 
     /// While messages come in, all is asked for at once: one statement after the other, in one round trip. Else only
@@ -121,11 +121,11 @@ impl NativeSource {
         });
     }
 
-    /// The leaves that can hold messages of this target above this id. `None` if that is not known: all of them.
-    pub(super) fn leaves(&self, target: Option<&Target>, after: i64) -> Option<Vec<i16>> {
+    /// The segments that can hold messages of this target above this id. `None` if that is not known: all of them.
+    pub(super) fn segments(&self, target: Option<&Target>, after: i64) -> Option<Vec<i16>> {
         self.log(|log| {
             let sighted = log.sighted.as_ref().filter(|sighted| Some(&sighted.target) == target)?;
-            (after >= sighted.above).then(|| sighted.leaves.clone())
+            (after >= sighted.above).then(|| sighted.segments.clone())
         })
     }
 }

@@ -1,0 +1,124 @@
+//! Relays over time: what is registered, dropping, and doubling the lanes.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio_postgres::types::Type;
+
+use crate::connection::{Access, Connection, Database, Parameter};
+use crate::error::Error;
+use crate::migrate;
+use crate::sql;
+
+/// A registered relay, as the database knows it.
+#[derive(Debug, Serialize)]
+pub struct RelayStatus {
+    /// Its name.
+    pub name: String,
+    /// How many lanes it is to have.
+    pub lanes: i32,
+    /// How many it has: fewer while they are being split.
+    pub lanes_now: i64,
+    /// How many of them have an owner.
+    pub owned: i64,
+    /// Replicas that run it. None: it keeps its messages until somebody does, or it is dropped.
+    pub replicas: i64,
+    /// Every lane has dealt with every message up to this id, but for those of transactions that were still open by then.
+    pub passed: Option<i64>,
+    /// Seconds since it was registered.
+    pub age_seconds: f64,
+}
+
+/// Lists all relays. Touches no message.
+///
+/// # Errors
+/// A database that cannot be reached, or a schema of another version.
+pub async fn list(database: &Database) -> Result<Vec<RelayStatus>, Error> {
+    list_on(&checked(database).await?).await
+}
+
+async fn list_on(connection: &Connection) -> Result<Vec<RelayStatus>, Error> {
+    let [rows] = connection.pipeline(Access::Look, [(sql::RELAYS, &[])]).await?;
+    rows.iter()
+        .map(|row| {
+            Ok(RelayStatus {
+                name: row.try_get("name")?,
+                lanes: row.try_get("lanes")?,
+                lanes_now: row.try_get("has_lanes")?,
+                owned: row.try_get("owned")?,
+                replicas: row.try_get("replicas")?,
+                passed: row.try_get("passed")?,
+                age_seconds: row.try_get("age")?,
+            })
+        })
+        .collect()
+}
+
+async fn checked(database: &Database) -> Result<Connection, Error> {
+    let connection = database.connect().await?;
+    migrate::check(&connection).await?;
+    Ok(connection)
+}
+
+async fn find(connection: &Connection, name: &str) -> Result<RelayStatus, Error> {
+    list_on(connection).await?.into_iter().find(|relay| relay.name == name).ok_or_else(|| {
+        Error::refused(format!("there is no relay {name}"), "`pgbaton relays list` shows those there are")
+    })
+}
+
+/// Drops a relay with its lanes and positions: what only it kept in the outbox is emptied by and by, and a replica that
+/// still has it in its configuration registers it anew at its next start.
+///
+/// # Errors
+/// A relay that is not registered or that a replica runs, and a role that does not own the schema.
+pub async fn drop(database: &Database, name: &str) -> Result<(), Error> {
+    let connection = checked(database).await?;
+    find(&connection, name).await?;
+    connection.lock(sql::REGISTER_LOCK, &[]).await?;
+    if connection.commit(sql::DROP_RELAY, &[(&name, Type::TEXT)]).await?.is_empty() {
+        return Err(Error::refused(
+            format!("relay {name} is run by a replica"),
+            "Take it out of the configuration of all replicas first. One that died is gone after a ttl while another runs",
+        ));
+    }
+    Ok(())
+}
+
+/// Has a relay's lanes doubled. Their owners split them, one after the other, while messages go on.
+///
+/// # Errors
+/// A relay that is not registered, has 4096 lanes, or is being split already.
+pub async fn split(database: &Database, name: &str) -> Result<i32, Error> {
+    let connection = checked(database).await?;
+    let relay = find(&connection, name).await?;
+    let parameters: [Parameter<'_>; 2] = [(&name, Type::TEXT), (&relay.lanes, Type::INT4)];
+    let [rows] = connection.pipeline(Access::Write, [(sql::WANT_LANES, &parameters)]).await?;
+    match rows.first() {
+        Some(row) => Ok(row.try_get("lanes")?),
+        None => Err(Error::refused(
+            format!("relay {name} has {} of {} lanes, and is not split further now", relay.lanes_now, relay.lanes),
+            "A relay has 4096 lanes at most, and one split has to be over before the next",
+        )),
+    }
+}
+
+/// Waits until a relay has as many lanes as it is to have. False if that took longer than `patience`: it goes on all the
+/// same, as soon as replicas run that can open all lanes.
+///
+/// # Errors
+/// A database that cannot be reached, or a relay that is no longer there.
+pub async fn wait_for_split(database: &Database, name: &str, patience: Duration) -> Result<bool, Error> {
+    const LOOK_EVERY: Duration = Duration::from_millis(200);
+    let connection = checked(database).await?;
+    let deadline = tokio::time::Instant::now() + patience;
+    loop {
+        let relay = find(&connection, name).await?;
+        if relay.lanes_now == i64::from(relay.lanes) {
+            return Ok(true);
+        }
+        if tokio::time::Instant::now() >= deadline {
+            return Ok(false);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
