@@ -93,6 +93,29 @@ impl Fixture {
         Ok(fixture)
     }
 
+    /// An empty database on another server that has the roles already, with the name of this one's.
+    pub async fn elsewhere(cluster: &Cluster, like: &Fixture) -> Result<Fixture, Error> {
+        let mut fixture = Fixture::of(cluster, "r")?;
+        fixture.database.clone_from(&like.database);
+        let fixture = fixture.moved_to(cluster);
+        cluster.create_database(&fixture.database, None).await?;
+        Ok(fixture)
+    }
+
+    /// The same database where it is now.
+    #[must_use]
+    pub fn moved_to(mut self, cluster: &Cluster) -> Fixture {
+        for (dsn, user) in [
+            (&mut self.admin, "postgres"),
+            (&mut self.migrate, MIGRATE),
+            (&mut self.relay, RELAY),
+            (&mut self.producer, PRODUCER),
+        ] {
+            *dsn = cluster.dsn(&self.database, user);
+        }
+        self
+    }
+
     fn of(cluster: &Cluster, kind: &str) -> Result<Fixture, Error> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("pgbaton-fixture-{}-{number}", std::process::id()));

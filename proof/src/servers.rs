@@ -36,6 +36,7 @@ mod binaries;
 mod home;
 mod ports;
 mod shared;
+mod upgrade;
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -212,6 +213,8 @@ impl Cluster {
             .arg("--pgdata")
             .arg(self.home.data())
             .args(["--username", SUPERUSER, "--auth", "trust", "--no-sync", "--encoding=UTF8"])
+            // The default since version 18, and pg_upgrade takes no mixture.
+            .args((self.binaries.major() >= 18).then_some("--no-data-checksums"))
             .arg(format!("--locale={locale}"));
         let output = command.output().map_err(|cause| self.cannot_run(&program, &cause))?;
         if output.status.success() {

@@ -90,6 +90,11 @@ impl Binaries {
         &self.version
     }
 
+    /// The folder of all of them.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The path of one program, such as `initdb` or `pg_basebackup`. Whether it exists is not checked:
     /// some distributions of the server leave out the client programs.
     pub fn program(&self, name: &str) -> PathBuf {

@@ -93,6 +93,11 @@ impl Hand {
         assert_eq!(self.relay.query_typed(sql("register"), &parameters).await.unwrap().len(), 1);
     }
 
+    /// As if all replicas of this test had stopped in order.
+    pub async fn forget_replicas(&self) {
+        self.admin.batch_execute("delete from pgbaton.replica").await.unwrap();
+    }
+
     /// A replica that sends again what its sink has lost.
     pub async fn resending(&self) -> Holder {
         let mut holder = self.holder().await;

@@ -35,7 +35,11 @@ mod process;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
+mod rebase;
+#[cfg(test)]
 mod recorder;
+#[cfg(test)]
+mod relays;
 #[cfg(test)]
 mod replicas;
 #[cfg(test)]

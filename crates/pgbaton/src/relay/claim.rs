@@ -31,8 +31,10 @@ use crate::{housekeeping, migrate};
 
 mod look;
 mod renew;
+mod unattended;
 
 use renew::Renewer;
+use unattended::Unattended;
 
 /// How often the other replicas' beats are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -66,6 +68,7 @@ pub(crate) struct Identity {
     /// Tasks that never end while this identity lives.
     tasks: JoinSet<Result<(), Error>>,
     look_again: Arc<Notify>,
+    unattended: Unattended,
     leaving: bool,
 }
 
@@ -141,7 +144,22 @@ impl Identity {
         tracing::info!(replica = %id, name = spec.name, "joined");
         let watch = Watch::new(spec.ttl);
         let (held, lanes) = (HashMap::new(), JoinSet::new());
-        Ok(Self { id, spec, slot, relays, lease, watch, here, held, lanes, tasks, look_again, leaving: false })
+        let unattended = Unattended::default();
+        Ok(Self {
+            id,
+            spec,
+            slot,
+            relays,
+            lease,
+            watch,
+            here,
+            held,
+            lanes,
+            tasks,
+            look_again,
+            unattended,
+            leaving: false,
+        })
     }
 
     async fn run(&mut self, stop: &mut watch::Receiver<bool>) -> Result<Ended, Error> {
@@ -246,6 +264,9 @@ impl Identity {
             if look::expire(&connection, id, beat).await? {
                 tracing::warn!(replica = %id, "expired: its beat has not moved for a whole ttl");
             }
+        }
+        for (relay, since) in self.unattended.saw(&seen.holdings, now) {
+            tracing::warn!(%relay, ?since, "no replica runs this relay: it keeps its messages until one does, or it is dropped");
         }
         self.act(&connection, seen.holdings).await?;
         self.slot.put(connection);
