@@ -69,5 +69,6 @@ verbs! {
     WATCH = "watch",
     WINDOW = "window",
     WINDOW_END = "window_end",
+    WRITABLE = "writable",
     WRITTEN = "written",
 }
