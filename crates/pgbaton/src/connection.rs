@@ -50,6 +50,13 @@ impl Database {
         Ok(Self { hosts: Arc::new(Hosts::new(dsn)?), patience })
     }
 
+    /// What whoever wrote the DSN should know: that a server is not verified, that a password file is not used. They are
+    /// logged once, when the first connection is made; this is for programs without a log.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        self.hosts.warnings()
+    }
+
     /// The same database with another bound on every wait.
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {

@@ -3,26 +3,24 @@
 //! A key that libpq knows is honoured, or left aside where that weakens nothing, or refused by its name; `keys` has the
 //! table. Problems name keys and variables and are reported together; they never quote a value, which may be a secret.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use rustls::SupportedProtocolVersion;
-use rustls::pki_types::ServerName;
-use rustls::version::{TLS12, TLS13};
 use tokio_postgres::config::ChannelBinding;
 
 use crate::error::{Error, Kind};
-use crate::tls::{self, Mode, Root};
+use crate::tls;
 
 mod hosts;
 mod keys;
 mod passfile;
+mod secure;
 mod text;
+mod values;
 
-use keys::{KEYS, Use};
 use passfile::{Passfile, Unused};
+use values::Values;
 
 /// What fills the gaps of a DSN: this process's environment, or a test's.
 pub(crate) struct Environment<'a> {
@@ -92,10 +90,8 @@ impl Dsn {
     /// All problems at once, each with its key or variable.
     pub(crate) fn read(text: &str, environment: &Environment<'_>) -> Result<Self, Error> {
         let mut values = Values::default();
-        match text::pairs(text) {
-            Ok(pairs) => values.take(pairs),
-            Err(problem) => values.problems.push(problem),
-        }
+        let unreadable = |problem| Error::new(Kind::Config, format!("the DSN cannot be read: {problem}"));
+        values.take(text::pairs(text).map_err(unreadable)?);
         values.fill(environment);
         let home = (environment.variable)("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
         let folder = home.as_ref().map(|home| home.join(".postgresql"));
@@ -106,7 +102,7 @@ impl Dsn {
         let user = user.unwrap_or_default();
         let database = values.text("dbname").unwrap_or_else(|| user.clone());
         let mut hosts = hosts::read(&mut values);
-        let tls = tls_options(&mut values, folder.as_deref(), &hosts);
+        let tls = secure::read(&mut values, folder.as_deref(), &hosts);
         let mut dsn = Self {
             user,
             database,
@@ -151,97 +147,6 @@ impl Dsn {
     }
 }
 
-/// A value and who gave it.
-struct Given {
-    text: String,
-    /// The key or the variable, for problems.
-    by: String,
-}
-
-/// What was given, and what is wrong with it.
-#[derive(Default)]
-struct Values {
-    given: BTreeMap<&'static str, Given>,
-    problems: Vec<String>,
-}
-
-impl Values {
-    /// What the DSN itself says; of a key that is given twice, the last.
-    fn take(&mut self, pairs: Vec<text::Pair>) {
-        for pair in pairs {
-            match KEYS.iter().find(|key| key.name == pair.key) {
-                Some(key) => {
-                    self.given.insert(key.name, Given { text: pair.value, by: format!("`{}`", key.name) });
-                }
-                None => self.problems.push(format!("{} is unknown", pair.called)),
-            }
-        }
-    }
-
-    /// What the environment says of keys that the DSN does not name. An empty variable says nothing.
-    fn fill(&mut self, environment: &Environment<'_>) {
-        let named: Vec<&str> = self.given.keys().copied().collect();
-        for key in KEYS.iter().filter(|key| !named.contains(&key.name)) {
-            let Some((variable, text)) = key.variable.and_then(|name| Some((name, (environment.variable)(name)?)))
-            else {
-                continue;
-            };
-            match text.into_string() {
-                Ok(text) if text.is_empty() => {}
-                Ok(text) => {
-                    self.given.insert(key.name, Given { text, by: variable.to_owned() });
-                }
-                Err(_) => self.problems.push(format!("{variable} is not UTF-8")),
-            }
-        }
-        // The oldest of them, which libpq still reads.
-        let demanded =
-            (environment.variable)("PGREQUIRESSL").is_some_and(|value| value.as_encoded_bytes().starts_with(b"1"));
-        if demanded {
-            self.given.entry("sslmode").or_insert_with(|| Given { text: "require".into(), by: "PGREQUIRESSL".into() });
-        }
-        for key in KEYS {
-            if let (Use::Only(values, instead), Some(given)) = (&key.usage, self.given.get(key.name))
-                && !given.text.is_empty()
-                && !values.contains(&given.text.as_str())
-            {
-                self.problems.push(format!("{} cannot be honoured: {instead}", given.by));
-            }
-        }
-    }
-
-    fn problem(&mut self, text: impl Into<String>) {
-        self.problems.push(text.into());
-    }
-
-    /// A value; an empty one is none, but still beats the environment's.
-    fn given(&self, key: &str) -> Option<&Given> {
-        self.given.get(key).filter(|given| !given.text.is_empty())
-    }
-
-    fn text(&self, key: &str) -> Option<String> {
-        self.given(key).map(|given| given.text.clone())
-    }
-
-    /// A value that is one of these words. Here an empty one is a problem: it might stand for a stricter word.
-    fn choice<T: Copy>(&mut self, key: &str, words: &[(&str, T)]) -> Option<T> {
-        let given = self.given.get(key)?;
-        let found = words.iter().find(|(word, _)| *word == given.text).map(|(_, meaning)| *meaning);
-        if found.is_none() {
-            let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            self.problems.push(format!("{} is none of {}", given.by, words.join(", ")));
-        }
-        found
-    }
-
-    fn into_result(self) -> Result<(), Error> {
-        if self.problems.is_empty() {
-            return Ok(());
-        }
-        Err(Error::new(Kind::Config, format!("the DSN cannot be used: {}", self.problems.join("; "))))
-    }
-}
-
 fn target(values: &mut Values) -> Target {
     if let Some(given) = values.given("target_session_attrs")
         && ["read-only", "standby", "prefer-standby"].contains(&given.text.as_str())
@@ -252,110 +157,6 @@ fn target(values: &mut Values) -> Target {
     }
     let words = [("read-write", Target::ReadWrite), ("primary", Target::Primary), ("any", Target::Any)];
     values.choice("target_session_attrs", &words).unwrap_or(Target::ReadWrite)
-}
-
-fn tls_options(values: &mut Values, folder: Option<&Path>, hosts: &[Host]) -> tls::Options {
-    let system = values.given("sslrootcert").is_some_and(|given| given.text == "system");
-    let mode = mode(values, system);
-    let by_default = |name: &str| folder.map(|folder| folder.join(name)).filter(|path| path.exists());
-    let root = if system {
-        Some(Root::System)
-    } else {
-        values.text("sslrootcert").map(PathBuf::from).or_else(|| by_default("root.crt")).map(Root::File)
-    };
-    let send = [("disable", false), ("allow", true)];
-    if values.given("sslcertmode").is_some_and(|given| given.text == "require") {
-        values.problem("`sslcertmode=require` cannot be honoured: let the server demand the certificate instead");
-    }
-    let sends = values.given("sslcertmode").is_none_or(|given| given.text != "require")
-        && values.choice("sslcertmode", &send).unwrap_or(true);
-    let certificate = values.text("sslcert").map(PathBuf::from).or_else(|| by_default("postgresql.crt"));
-    let key = values.text("sslkey").map(PathBuf::from).or_else(|| folder.map(|folder| folder.join("postgresql.key")));
-    let client = match (certificate, key) {
-        (Some(certificate), Some(key)) => Some((certificate, key)),
-        (Some(_), None) => {
-            values.problem("`sslcert` needs `sslkey`");
-            None
-        }
-        (None, _) => {
-            if values.given("sslkey").is_some() {
-                values.problem("`sslkey` needs `sslcert`");
-            }
-            None
-        }
-    };
-    let direct = values.choice("sslnegotiation", &[("postgres", false), ("direct", true)]).unwrap_or(false);
-    if direct && matches!(mode, Mode::Disable | Mode::Prefer) {
-        values.problem("`sslnegotiation=direct` needs `sslmode=require` or stricter");
-    }
-    // On a socket there is never TLS, so that nothing is read for it.
-    let sockets = !hosts.is_empty() && hosts.iter().all(|host| matches!(host.place, Place::Socket(_)));
-    tls::Options {
-        mode: if sockets { Mode::Disable } else { mode },
-        root,
-        client: client.filter(|_| sends),
-        sni: values.choice("sslsni", &[("1", true), ("0", false)]).unwrap_or(true),
-        direct,
-        versions: versions(values),
-    }
-    .with_names_checked(values, hosts)
-}
-
-fn mode(values: &mut Values, system: bool) -> Mode {
-    if values.given("sslmode").is_some_and(|given| given.text == "allow") {
-        values.problem("`sslmode=allow` begins without encryption and is not supported: use prefer or stricter");
-        return Mode::VerifyFull;
-    }
-    let given = values.choice(
-        "sslmode",
-        &[
-            ("disable", Mode::Disable),
-            ("prefer", Mode::Prefer),
-            ("require", Mode::Require),
-            ("verify-ca", Mode::VerifyCa),
-            ("verify-full", Mode::VerifyFull),
-        ],
-    );
-    if system && given.is_some_and(|mode| mode != Mode::VerifyFull) {
-        // Anybody gets a certificate from one of the system's authorities: for another name.
-        values.problem("`sslrootcert=system` needs `sslmode=verify-full`, which it stands for where no mode is given");
-    }
-    given.unwrap_or(if system { Mode::VerifyFull } else { Mode::Prefer })
-}
-
-/// TLS 1.2 and 1.3 are there; what libpq calls the minimum and the maximum chooses among them.
-fn versions(values: &mut Values) -> &'static [&'static SupportedProtocolVersion] {
-    static BOTH: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
-    static NEWER: [&SupportedProtocolVersion; 1] = [&TLS13];
-    static OLDER: [&SupportedProtocolVersion; 1] = [&TLS12];
-    // An empty maximum is libpq's way to say that there is none.
-    let highest = values.given("ssl_max_protocol_version").is_some();
-    let least = [("TLSv1", 2), ("TLSv1.1", 2), ("TLSv1.2", 2), ("TLSv1.3", 3)];
-    let least = values.choice("ssl_min_protocol_version", &least).unwrap_or(2);
-    let most =
-        if highest { values.choice("ssl_max_protocol_version", &[("TLSv1.2", 2), ("TLSv1.3", 3)]) } else { None };
-    match (least, most.unwrap_or(3)) {
-        (2, 3) => &BOTH,
-        (3, 3) => &NEWER,
-        (2, _) => &OLDER,
-        _ => {
-            values.problem("`ssl_min_protocol_version` is above `ssl_max_protocol_version`");
-            &BOTH
-        }
-    }
-}
-
-impl tls::Options {
-    /// A name that no certificate can be for cannot be verified.
-    fn with_names_checked(self, values: &mut Values, hosts: &[Host]) -> Self {
-        let odd = |host: &&Host| matches!(&host.place, Place::Tcp { name, .. } if ServerName::try_from(name.as_str()).is_err());
-        if self.mode == Mode::VerifyFull && hosts.iter().any(|host| odd(&host)) {
-            values.problem(
-                "`host` names a host for which there can be no certificate, and `sslmode=verify-full` wants one",
-            );
-        }
-        self
-    }
 }
 
 /// Gives each host its password: the DSN's or PGPASSWORD, else the one in the password file. Returns what to warn of.

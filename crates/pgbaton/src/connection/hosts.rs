@@ -64,6 +64,10 @@ impl Hosts {
         Ok(Self { dsn, tls, last: Mutex::new(None), warned: AtomicBool::new(false) })
     }
 
+    pub(super) fn warnings(&self) -> &[String] {
+        &self.dsn.warnings
+    }
+
     /// Connects to a server that suits.
     pub(super) async fn connect(&self, patience: Duration) -> Result<(Client, Driver), Error> {
         if !self.warned.swap(true, Ordering::Relaxed) {
@@ -145,9 +149,9 @@ impl Hosts {
     async fn at_address(&self, host: &Host, address: Option<IpAddr>, patience: Duration) -> Result<Found, Error> {
         let mut config = self.config(host, address, patience);
         let (client, mut driver) = match config.connect(self.tls.clone()).await {
-            // What `prefer` means: rather without TLS than not at all.
+            // What `prefer` means: rather without TLS than not at all. If that fails, too, the first answer says more.
             Err(error) if config.get_ssl_mode() == SslMode::Prefer && self.tls_is_at_fault(&error) => {
-                config.ssl_mode(SslMode::Disable).connect(self.tls.clone()).await?
+                config.ssl_mode(SslMode::Disable).connect(self.tls.clone()).await.map_err(|_| error)?
             }
             answer => answer?,
         };

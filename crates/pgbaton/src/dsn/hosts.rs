@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use super::{Host, Place, Values};
+use super::values::Values;
+use super::{Host, Place};
 
 const DEFAULT_PORT: u16 = 5432;
 
