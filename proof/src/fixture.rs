@@ -250,7 +250,11 @@ impl Fixture {
     /// The executable, without arguments, in this folder, and without this process's own settings for it.
     pub fn command(&self) -> Result<Command, Error> {
         let mut command = Command::new(executable()?);
-        command.current_dir(&self.folder).env_remove("PGBATON_DSN").env_remove("PGBATON_CONFIG").env_remove("RUST_LOG");
+        command.current_dir(&self.folder).env_remove("RUST_LOG").env("HOME", &self.folder);
+        // PGBATON_DSN and its like, and what libpq reads.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PG")) {
+            command.env_remove(name);
+        }
         Ok(command)
     }
 }

@@ -235,10 +235,17 @@ impl DatabaseArgs {
             let dsn = dsn.map_err(|_| Failure::Usage("PGBATON_DSN is no text".into()))?;
             (dsn, std::env::var_os("PGBATON_CONFIG").map(PathBuf::from))
         };
-        match named {
-            (Some(dsn), _) => Ok(Database::new(&dsn, PATIENCE)?),
-            (None, Some(config)) => Ok(pgbaton::config::Config::load(&config)?.database()?.with_patience(PATIENCE)),
-            (None, None) => Err(Failure::Usage("name the database with --dsn, PGBATON_DSN or --config".into())),
+        let database = match named {
+            (Some(dsn), _) => Database::new(&dsn, PATIENCE)?,
+            (None, Some(config)) => pgbaton::config::Config::load(&config)?.database()?.with_patience(PATIENCE),
+            (None, None) => {
+                return Err(Failure::Usage("name the database with --dsn, PGBATON_DSN or --config".into()));
+            }
+        };
+        // Commands keep no log.
+        for warning in database.warnings() {
+            crate::say(&format!("pgbaton: {warning}"));
         }
+        Ok(database)
     }
 }

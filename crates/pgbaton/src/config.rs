@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_dsn_that_cannot_work_is_a_problem() {
-        for dsn in ["", "host=x sslmode=require", "host=a,b port=1,2,3"] {
+        for dsn in ["", "host=x sslmode=verify-ca sslrootcert=/missing", "host=a,b port=1,2,3", "host=x sslcrl=/x"] {
             let found = problems(&GOOD.replace("host=localhost dbname=app", dsn));
             assert!(found.contains("database.dsn"), "{dsn}: {found}");
         }

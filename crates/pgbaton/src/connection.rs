@@ -4,56 +4,57 @@
 //! are unnamed, every transaction names its isolation level, and its settings are local. Every wait has an end; a
 //! connection whose answer did not come in time is thrown away, since its next answer would belong to the last question.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt, TryStreamExt, pin_mut};
 use tokio::task::JoinHandle;
-use tokio_postgres::config::{SslMode, TargetSessionAttrs};
-use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, NoTls, Row, Socket};
+use tokio_postgres::{AsyncMessage, Client, Row};
 
+use crate::dsn::{Dsn, Environment};
 use crate::error::{Error, Kind};
 use crate::position::Incarnation;
 use crate::sql::{READ_SETTINGS, SETTINGS, Verb};
 
+pub(crate) mod hosts;
+
+use hosts::{Driver, Hosts};
+
 /// A parameter with its type: unnamed statements are planned with their values in one round trip.
 pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// Where the database is and how long to wait for it.
-#[derive(Debug, Clone)]
+/// Where the database is and how long to wait for it. Clones share what they have found out about its hosts.
+#[derive(Clone)]
 pub struct Database {
-    config: tokio_postgres::Config,
+    hosts: Arc<Hosts>,
     patience: Duration,
 }
 
+/// Without the DSN, which holds secrets.
+impl std::fmt::Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Database").field("patience", &self.patience).finish_non_exhaustive()
+    }
+}
+
 impl Database {
-    /// Takes a connection string as `tokio-postgres` understands it. `patience` bounds every wait for an answer, and is
-    /// a third of the lease where a lease is at stake.
+    /// Takes a connection string as libpq does, with what the environment (`PG*`), `.pgpass` and `~/.postgresql` add:
+    /// all of these are read here, once. `patience` bounds every wait for an answer, and is a third of the lease where
+    /// a lease is at stake.
     ///
     /// # Errors
-    /// A connection string that cannot be read.
+    /// A connection string that cannot be read or honoured, a file that it names and that cannot be used.
     pub fn new(dsn: &str, patience: Duration) -> Result<Self, Error> {
-        let mut config: tokio_postgres::Config = dsn
-            .parse()
-            .map_err(|error| Error::new(Kind::Config, "the DSN cannot be read").because(ConfigText(error)))?;
-        usable(&config)?;
-        if config.get_target_session_attrs() == TargetSessionAttrs::Any {
-            // Of several hosts the writable one is meant, also after a fail-over.
-            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
-        }
-        if config.get_application_name().is_none() {
-            config.application_name("pgbaton");
-        }
-        // The kernel counts keepalives in whole seconds, and refuses none: no connection would be made.
-        let least = Duration::from_secs(1);
-        config
-            .connect_timeout(patience)
-            .tcp_user_timeout(patience)
-            .keepalives_idle(patience.max(least))
-            .keepalives_interval((patience / 2).max(least))
-            .keepalives_retries(2);
-        Ok(Self { config, patience })
+        let dsn = Dsn::read(dsn, &Environment::of_this_process())?;
+        Ok(Self { hosts: Arc::new(Hosts::new(dsn)?), patience })
+    }
+
+    /// What whoever wrote the DSN should know: that a server is not verified, that a password file is not used. They are
+    /// logged once, when the first connection is made; this is for programs without a log.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        self.hosts.warnings()
     }
 
     /// The same database with another bound on every wait.
@@ -70,7 +71,7 @@ impl Database {
 
     /// Opens a connection.
     pub(crate) async fn connect(&self) -> Result<Connection, Error> {
-        let (client, driver) = within(self.patience, async { Ok(self.config.connect(NoTls).await?) }).await?;
+        let (client, driver) = self.hosts.connect(self.patience).await?;
         let version = driver.parameter("server_version").map(major).unwrap_or_default();
         let driver = tokio::spawn(drive(driver));
         Ok(Connection { client, driver, version, patience: self.patience })
@@ -85,7 +86,7 @@ impl Database {
         mut heard: impl FnMut(),
         listening: impl FnOnce(),
     ) -> Result<std::convert::Infallible, Error> {
-        let (client, mut driver) = within(self.patience, async { Ok(self.config.connect(NoTls).await?) }).await?;
+        let (client, mut driver) = self.hosts.connect(self.patience).await?;
         let listen = format!("listen {channel}");
         let mut told = futures_util::stream::poll_fn(move |context| driver.poll_message(context));
         let mut subscribed = std::pin::pin!(client.batch_execute(&listen));
@@ -107,27 +108,6 @@ impl Database {
     }
 }
 
-/// What would fail at every try.
-fn usable(config: &tokio_postgres::Config) -> Result<(), Error> {
-    let problem = |text: &str, hint| Err(Error::new(Kind::Config, text).hint(hint));
-    if config.get_ssl_mode() == SslMode::Require {
-        return problem("the DSN demands TLS, which this version does not have", "Use a socket, loopback or a tunnel");
-    }
-    let (hosts, ports) = (config.get_hosts().len().max(config.get_hostaddrs().len()), config.get_ports().len());
-    if hosts == 0 {
-        return problem("the DSN names no host", "Add `host=…`: a name, an address, or the folder of a socket");
-    }
-    if ports > 1 && ports != hosts {
-        return problem("the DSN names another number of ports than of hosts", "Give one port, or one for each host");
-    }
-    Ok(())
-}
-
-/// The parser's error without the text it was parsing.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct ConfigText(tokio_postgres::Error);
-
 /// Waits for an answer, but not for ever.
 pub(crate) async fn within<T>(patience: Duration, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     match tokio::time::timeout(patience, answer).await {
@@ -138,7 +118,7 @@ pub(crate) async fn within<T>(patience: Duration, answer: impl Future<Output = R
 
 /// Moves what is sent and received until the connection ends. Notices are dropped: a trigger's may quote a message, and
 /// left to itself the driver logs them.
-async fn drive(mut driver: tokio_postgres::Connection<Socket, NoTlsStream>) {
+async fn drive(mut driver: Driver) {
     let mut received = futures_util::stream::poll_fn(move |context| driver.poll_message(context));
     while let Some(message) = received.next().await {
         if let Err(error) = message {

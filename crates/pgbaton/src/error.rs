@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use crate::connection::hosts::TLS_FAILED;
 use crate::position::Incarnation;
 
 /// Something went wrong. Says what happened, to which relay, lane or message, and what to do.
@@ -66,6 +67,23 @@ impl Error {
         self
     }
 
+    /// What happened and why, without the code and the hint: a part of another error's text.
+    pub(crate) fn in_words(&self) -> String {
+        let mut words = self.text.clone();
+        let mut source = self.source();
+        while let Some(error) = source {
+            words.push_str(": ");
+            words.push_str(&error.to_string());
+            source = error.source();
+        }
+        words
+    }
+
+    /// The same error with a text that says all that this one says.
+    pub(crate) fn instead(self, text: String) -> Self {
+        Self { text, source: None, ..self }
+    }
+
     pub(crate) fn kind(&self) -> &Kind {
         &self.kind
     }
@@ -122,14 +140,7 @@ impl StdError for Error {
 impl From<tokio_postgres::Error> for Error {
     fn from(error: tokio_postgres::Error) -> Self {
         let Some(db) = error.as_db_error() else {
-            // The driver's words for a DSN that lacks what the server asks for.
-            return if error.to_string().starts_with("invalid configuration") {
-                Self::new(Kind::Database, "the DSN does not suffice")
-                    .because(error)
-                    .hint("Add what is missing to the DSN: PGPASSWORD and .pgpass are not read")
-            } else {
-                Self::new(Kind::Database, "no answer from the database").because(error)
-            };
+            return Self::from_driver(error);
         };
         let code = db.code();
         let said = match code.code().get(..2) {
@@ -147,6 +158,36 @@ impl From<tokio_postgres::Error> for Error {
 }
 
 impl Error {
+    /// What the driver found out by itself. It tells the kinds of its errors apart by their words alone.
+    fn from_driver(error: tokio_postgres::Error) -> Self {
+        let said = error.to_string();
+        if said == "invalid configuration" {
+            // The one thing that is looked for only when the server asks for it.
+            return Self::refused(
+                "the server asks for a password, and there is none",
+                "Add `password` to the DSN, set PGPASSWORD, or add a line for this host, port, database and user to \
+                 .pgpass, which nobody else may be able to read",
+            );
+        }
+        if crate::tls::is_disagreement(&error) {
+            let hint =
+                "Check `sslrootcert`, `sslcert` and the certificate of the server: its authority, names and dates";
+            return Self::refused("this client and the server do not agree on TLS", hint).because(error);
+        }
+        // Without a cause in the network: the server has no TLS.
+        let refused = said == TLS_FAILED && error.source().is_some_and(|cause| !cause.is::<std::io::Error>());
+        if refused {
+            let hint = "Set `ssl = on` on the server, or use another `sslmode`";
+            return Self::refused("the DSN demands TLS", hint).because(error);
+        }
+        if said == "authentication error" {
+            let hint = "Check the password, `channel_binding`, and what pg_hba.conf asks for";
+            return Self::refused("this client and the server do not agree on how to authenticate", hint)
+                .because(error);
+        }
+        Self::new(Kind::Database, "no answer from the database").because(error)
+    }
+
     fn from_server(code: &tokio_postgres::error::SqlState, text: String) -> Self {
         use tokio_postgres::error::SqlState;
         if *code == SqlState::READ_ONLY_SQL_TRANSACTION || text.contains("recovery is in progress") {

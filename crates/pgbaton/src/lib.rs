@@ -12,7 +12,7 @@
 //! * A process: [`replica`]. The path of a message: [`relay`] and its four files `claim`, `read`, `publish`, `acknowledge`.
 //! * The two seams: [`source`] (where messages come from, and where it is written how far each lane is) and [`sink`]. The
 //!   one source is `source/native`: `sight` looks for targets, `read` carries out the plan, `rows` makes messages of rows.
-//! * Around it: [`clock`], [`config`], `connection`, [`control`], `error`, [`housekeeping`], [`metrics`], [`migrate`],
+//! * Around it: [`clock`], [`config`], `connection` with `dsn` and `tls`, [`control`], `error`, [`housekeeping`], [`metrics`], [`migrate`],
 //!   `thread`, and [`sql`], which lists every statement.
 //!
 //! # Features
@@ -25,6 +25,7 @@ pub mod clock;
 pub mod config;
 mod connection;
 pub mod control;
+mod dsn;
 mod error;
 mod faults;
 pub mod housekeeping;
@@ -43,6 +44,7 @@ pub mod sink;
 pub mod source;
 pub mod sql;
 mod thread;
+mod tls;
 
 pub use connection::Database;
 pub use error::Error;

@@ -84,5 +84,6 @@ verbs! {
     WATCH = "watch",
     WINDOW = "window",
     WINDOW_END = "window_end",
+    WRITABLE = "writable",
     WRITTEN = "written",
 }

@@ -114,11 +114,16 @@ impl Gate {
         Gate { port, shared, accepting }
     }
 
+    /// The port that it listens on. It understands no question for TLS, so DSNs need `sslmode=disable`.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// The DSN that goes through this gate.
     pub fn dsn(&self, dsn: &str) -> String {
         let direct = format!("port={}", self.shared.server);
         assert!(dsn.contains(&direct), "{dsn}");
-        dsn.replace(&direct, &format!("port={}", self.port))
+        dsn.replace(&direct, &format!("sslmode=disable port={}", self.port))
     }
 
     /// Holds the next fitting message.

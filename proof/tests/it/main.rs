@@ -17,6 +17,8 @@ mod hand;
 #[cfg(test)]
 mod held;
 #[cfg(test)]
+mod hosts;
+#[cfg(test)]
 mod lanes;
 #[cfg(test)]
 mod lines;
@@ -54,3 +56,5 @@ mod segments;
 mod servers;
 #[cfg(test)]
 mod statements;
+#[cfg(test)]
+mod tls;
