@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use pgbaton::Database;
+use pgbaton::config::Config;
 
 use crate::Failure;
 
@@ -144,7 +145,7 @@ impl DatabaseArgs {
         };
         match named {
             (Some(dsn), _) => Ok(Database::new(&dsn, PATIENCE)?),
-            (None, Some(config)) => Ok(pgbaton::config::Config::load(&config)?.database()?.with_patience(PATIENCE)),
+            (None, Some(config)) => Ok(Config::load(&config, std::env::vars_os())?.database()?.with_patience(PATIENCE)),
             (None, None) => Err(Failure::Usage("name the database with --dsn, PGBATON_DSN or --config".into())),
         }
     }
