@@ -13,7 +13,7 @@
 //! * The two seams: [`source`] (where messages come from, and where it is written how far each lane is) and [`sink`]. The
 //!   one source is `source/native`: `sight` looks for targets, `read` carries out the plan, `rows` makes messages of rows.
 //! * Around it: [`clock`], [`config`], `connection`, [`control`], `error`, [`housekeeping`], [`metrics`], [`migrate`],
-//!   `thread`, and [`sql`], which lists every statement.
+//!   `thread`, [`vitals`], and [`sql`], which lists every statement.
 //!
 //! # Features
 //!
@@ -43,6 +43,7 @@ pub mod sink;
 pub mod source;
 pub mod sql;
 mod thread;
+pub mod vitals;
 
 pub use connection::Database;
 pub use error::Error;

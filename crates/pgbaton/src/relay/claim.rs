@@ -7,11 +7,11 @@
 //! An identity lives from its first beat to the end of its lease. When it is lost, all lanes are dropped and the
 //! replica starts again under a new one.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, OnceCell, mpsc, watch};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -27,10 +27,12 @@ use crate::position::Incarnation;
 use crate::replica::{Replica, ReplicaSpec, stopped};
 use crate::sink::{Capabilities, Opening};
 use crate::source::native::{self, NativeSource};
+use crate::vitals::Vitals;
 use crate::{housekeeping, migrate};
 
 mod look;
 mod renew;
+mod tell;
 
 use renew::Renewer;
 
@@ -67,6 +69,7 @@ pub(crate) struct Identity {
     tasks: JoinSet<Result<(), Error>>,
     look_again: Arc<Notify>,
     leaving: bool,
+    vitals: Vitals,
 }
 
 /// A lane that is this replica's by the table.
@@ -113,9 +116,8 @@ impl Identity {
         let mut relays = HashMap::new();
         for relay in &spec.relays {
             let name = relay.name.clone();
-            let capabilities =
-                capabilities.get(&name).cloned().ok_or_else(|| Error::new(Kind::Internal, "not probed"))?;
-            let metrics = replica.metrics.get(&name).cloned().unwrap_or_default();
+            let capabilities = capabilities.get(&name).cloned();
+            let metrics = replica.metrics.relay(&name);
             let relay = start_relay(relay, id, &spec, capabilities, metrics, &look_again, &mut tasks);
             relay.source.check().await?;
             look::register(&connection, &relay.spec).await?;
@@ -129,6 +131,9 @@ impl Identity {
         let (here, lease) = look::join(&connection, id, &spec).await?;
         slot.put(connection);
         let lease = SharedLease::new(lease);
+        let vitals = replica.vitals.clone();
+        vitals.joined(id, lease.clone());
+        vitals.looked(true);
         let here = watch::Sender::new(here);
         tasks.spawn(renew::run(Renewer {
             database: spec.database.clone(),
@@ -141,7 +146,7 @@ impl Identity {
         tracing::info!(replica = %id, name = spec.name, "joined");
         let watch = Watch::new(spec.ttl);
         let (held, lanes) = (HashMap::new(), JoinSet::new());
-        Ok(Self { id, spec, slot, relays, lease, watch, here, held, lanes, tasks, look_again, leaving: false })
+        Ok(Self { id, spec, slot, relays, lease, watch, here, held, lanes, tasks, look_again, leaving: false, vitals })
     }
 
     async fn run(&mut self, stop: &mut watch::Receiver<bool>) -> Result<Ended, Error> {
@@ -149,6 +154,7 @@ impl Identity {
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut patience = None;
         loop {
+            self.vitals.progress();
             let mut look = true;
             tokio::select! {
                 () = stopped(stop), if !self.leaving => {
@@ -218,7 +224,9 @@ impl Identity {
 
     /// One look at the database, and what follows from it. Trouble with it is survived until the lease is over.
     async fn look(&mut self) -> Result<(), Error> {
-        match self.look_and_act().await {
+        let result = self.look_and_act().await;
+        self.vitals.looked(result.is_ok());
+        match result {
             Err(error) if error.is_transient() => {
                 tracing::warn!(%error, "looking at the other replicas failed; trying again");
                 Ok(())
@@ -243,8 +251,8 @@ impl Identity {
             }
         }
         for (id, beat) in self.watch.expired(now) {
-            if look::expire(&connection, id, beat).await? {
-                tracing::warn!(replica = %id, "expired: its beat has not moved for a whole ttl");
+            if let Some(name) = look::expire(&connection, id, beat).await? {
+                tracing::warn!(replica = %id, name, "expired: its beat has not moved for a whole ttl");
             }
         }
         self.act(&connection, seen.holdings).await?;
@@ -301,13 +309,15 @@ impl Identity {
         self.continue_held(connection).await?;
         if !claims.is_empty() && !self.leaving && self.watch.may_claim(clock::now()) {
             let here = self.here.borrow().clone();
-            for grant in look::claim(connection, self.id, &here, &claims).await? {
-                tracing::info!(%grant, "claimed");
+            let claimed = look::claim(connection, self.id, &here, &claims).await?;
+            tell::claimed(&claimed);
+            for grant in claimed {
                 self.start(grant, Opening::First);
             }
         }
         for (name, relay) in &self.relays {
-            relay.metrics.lanes(self.held.keys().filter(|grant| grant.lane.relay == *name).count());
+            let held = self.held.keys().map(|grant| &grant.lane).filter(|lane| lane.relay == *name);
+            relay.owns(&held.map(|lane| lane.number).collect::<BTreeSet<_>>());
         }
         Ok(())
     }
@@ -384,9 +394,7 @@ impl Identity {
         }
         self.held.retain(|grant, _| !grants.contains(grant));
         look::release(connection, self.id, grants).await?;
-        for grant in grants {
-            tracing::info!(%grant, "released");
-        }
+        tell::released(grants);
         Ok(())
     }
 
@@ -451,7 +459,7 @@ fn start_relay(
     spec: &RelaySpec,
     id: ReplicaId,
     replica: &ReplicaSpec,
-    capabilities: Capabilities,
+    capabilities: Option<Capabilities>,
     metrics: Arc<Metrics>,
     look_again: &Arc<Notify>,
     tasks: &mut JoinSet<Result<(), Error>>,
@@ -461,13 +469,14 @@ fn start_relay(
     let (dealt, notes) = mpsc::unbounded_channel();
     let relay = Arc::new(Relay {
         spec: spec.clone(),
-        capabilities,
+        capabilities: OnceCell::new_with(capabilities),
         source: Arc::new(source),
         flows: Flows::new(memory),
         dealt,
-        outage: Outage::new(spec.pace.retry_cap),
+        outage: Outage::new(spec.pace.retry_cap, Arc::clone(&metrics)),
         metrics,
         look_again: Arc::clone(look_again),
+        refused: Mutex::default(),
     });
     tasks.spawn(read::run(Arc::clone(&relay)));
     if spec.wake {
