@@ -91,7 +91,7 @@ fn write(encoder: &mut MetricEncoder<'_>, kind: Kind, value: &Value<'_>) -> Resu
         Value::Histogram(histogram) => {
             let (sum, counts) = histogram.read();
             let bounds = BUCKETS.iter().map(|micros| Duration::from_micros(micros.unsigned_abs()).as_secs_f64());
-            let buckets: Vec<(f64, u64)> = bounds.chain([f64::MAX]).zip(counts.iter().copied()).collect();
+            let buckets: Vec<(f64, u64)> = bounds.chain([f64::INFINITY]).zip(counts.iter().copied()).collect();
             encoder.encode_histogram::<NoLabelSet>(sum.as_secs_f64(), counts.iter().sum(), &buckets, None)
         }
     }
