@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgbaton::config::{Config, Given, Http, Log};
+use pgbaton::config::{self, Config, Given, Http, Log};
 use pgbaton::metrics::AllMetrics;
 use pgbaton::replica::{Replica, ReplicaSpec};
 use pgbaton::vitals::Vitals;
@@ -15,6 +15,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use crate::http::{Answers, Server};
+use crate::traces::{self, Traces};
 use crate::{Failure, log, say};
 
 /// How often the counters go to the log.
@@ -22,15 +23,14 @@ const COUNT_EVERY: Duration = Duration::from_secs(60);
 
 /// Runs replicas until a signal.
 pub(crate) async fn run(path: &Path) -> Result<(), Failure> {
-    let config = Config::load(path, std::env::vars_os())?;
-    let log = log::Handle::start(&config.log)?;
+    let Configured { standing, replica } = read(path)?;
+    let log = log::Handle::start(&standing.log)?;
     let orders = orders()?;
     let answers = Arc::new(Answers::new(Arc::default(), Vitals::default()));
-    let server = Server::start(config.http, &answers);
+    let server = Server::start(standing.http, &answers);
     let counting = tokio::spawn(count(Arc::clone(&answers)));
-    let standing = Standing { given: config.given(), log: config.log.clone(), http: config.http };
     let daemon = Daemon { path, log, server, answers: Arc::clone(&answers), standing };
-    let result = daemon.run(config.into_replica()?, orders).await;
+    let result = daemon.run(replica, orders).await;
     counting.abort();
     log_counts(&answers);
     result
@@ -48,6 +48,7 @@ struct Standing {
     given: Given,
     log: Log,
     http: Http,
+    traces: config::Traces,
 }
 
 /// A configuration that has been validated to its end.
@@ -59,7 +60,9 @@ struct Configured {
 fn read(path: &Path) -> Result<Configured, Failure> {
     let config = Config::load(path, std::env::vars_os())?;
     log::filter(&config.log)?;
-    let standing = Standing { given: config.given(), log: config.log.clone(), http: config.http };
+    traces::check(&config.traces)?;
+    let (given, log, http, traces) = (config.given(), config.log.clone(), config.http, config.traces.clone());
+    let standing = Standing { given, log, http, traces };
     Ok(Configured { standing, replica: config.into_replica()? })
 }
 
@@ -85,7 +88,13 @@ impl Daemon<'_> {
         while let Some(spec) = next.take() {
             let (stop, stopped) = watch::channel(false);
             let (metrics, vitals) = (Arc::clone(&self.answers.metrics), self.answers.vitals.clone());
-            let mut replica = tokio::spawn(Replica::in_process(spec, metrics, vitals).run(stopped));
+            let traces = Traces::start(&self.standing.traces)?;
+            let replica = Replica::in_process(spec, metrics, vitals);
+            let replica = match &traces {
+                Some(traces) => replica.observed_by(traces.observer()),
+                None => replica,
+            };
+            let mut replica = tokio::spawn(replica.run(stopped));
             let ended = loop {
                 tokio::select! {
                     ended = &mut replica => break ended,
@@ -97,6 +106,9 @@ impl Daemon<'_> {
                 }
                 stop.send_replace(leaving || next.is_some());
             };
+            if let Some(traces) = traces {
+                traces.end().await;
+            }
             match ended {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {

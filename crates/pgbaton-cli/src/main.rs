@@ -11,6 +11,8 @@ mod log;
 mod schema;
 mod send;
 mod status;
+#[cfg_attr(not(feature = "traces"), path = "no_traces.rs")]
+mod traces;
 
 use std::process::ExitCode;
 

@@ -33,7 +33,16 @@ pub struct Config {
     pub log: Log,
     /// Where to answer questions about how it goes.
     pub http: Http,
+    /// Where traces go.
+    pub traces: Traces,
     given: Given,
+}
+
+/// Where traces of delivered messages go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Traces {
+    /// A collector that takes OTLP over HTTP; `None` for no traces.
+    pub endpoint: Option<String>,
 }
 
 /// What a replica was configured with, to be compared with what it is configured with now. Holds secrets: it cannot be
@@ -133,11 +142,12 @@ impl Config {
         let replica = ReplicaFields { name, database: database_for, ttl, drain };
         let log = log(&mut root, &problems);
         let http = http(&mut root, &problems);
+        let traces = traces(&mut root, &problems);
         let relays = relays(&mut root, &replica.name, ttl, &problems);
         one_writer_a_file(&relays, &problems);
         root.finish();
         let files = problems.into_result()?;
-        Ok(Self { replica, relays, log, http, given: Given::of_replica(keys, files) })
+        Ok(Self { replica, relays, log, http, traces, given: Given::of_replica(keys, files) })
     }
 
     /// What the replica was configured with: as long as this is the same, nothing is gained by starting it again.
@@ -210,6 +220,16 @@ fn http(root: &mut Section<'_>, problems: &Problems) -> Http {
         problems.add("http.listen", "is neither \"off\" nor an address with a port such as \"127.0.0.1:9478\"");
     }
     Http { listen: address.ok() }
+}
+
+fn traces(root: &mut Section<'_>, problems: &Problems) -> Traces {
+    let mut section = root.section("traces");
+    let endpoint = section.string("endpoint");
+    section.finish();
+    if endpoint.as_ref().is_some_and(|endpoint| !endpoint.starts_with("http://")) {
+        problems.add("traces.endpoint", "is no URL such as \"http://127.0.0.1:4318/v1/traces\"; there is no TLS");
+    }
+    Traces { endpoint }
 }
 
 /// A wait for an answer is a third of the lease, so that a renewal can be tried again.

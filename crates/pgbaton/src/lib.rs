@@ -13,7 +13,7 @@
 //! * The two seams: [`source`] (where messages come from, and where it is written how far each lane is) and [`sink`]. The
 //!   one source is `source/native`: `sight` looks for targets, `read` carries out the plan, `rows` makes messages of rows.
 //! * Around it: [`clock`], [`config`], `connection`, [`control`], `error`, [`housekeeping`], [`metrics`], [`migrate`],
-//!   `thread`, [`vitals`], and [`sql`], which lists every statement.
+//!   [`observe`], `thread`, [`vitals`], and [`sql`], which lists every statement.
 //!
 //! # Features
 //!
@@ -33,6 +33,7 @@ pub mod lease;
 pub mod message;
 pub mod metrics;
 pub mod migrate;
+pub mod observe;
 pub mod outcome;
 pub mod plan;
 pub mod position;

@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::lane::{Grant, RelayName};
 use crate::lease::BootInstant;
 use crate::metrics::Metrics;
+use crate::observe::Observe;
 use crate::outcome::Fault;
 use crate::retry::Backoff;
 use crate::sink::{Capabilities, ProbeError, Sink};
@@ -113,6 +114,7 @@ pub(crate) struct Relay {
     pub(crate) dealt: mpsc::UnboundedSender<acknowledge::Note>,
     pub(crate) outage: Outage,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) observer: Option<Arc<dyn Observe>>,
     /// Told when an answer came from another incarnation, or a lane turned out to be lost.
     pub(crate) look_again: Arc<Notify>,
     /// Lanes that a person has to look at.

@@ -14,6 +14,7 @@ use crate::connection::Database;
 use crate::error::{Error, Kind};
 use crate::lane::RelayName;
 use crate::metrics::AllMetrics;
+use crate::observe::Observe;
 use crate::outcome::Fault;
 use crate::relay::claim::{Ended, Identity};
 use crate::relay::{self, RelaySpec};
@@ -41,6 +42,7 @@ pub struct Replica {
     pub(crate) spec: ReplicaSpec,
     pub(crate) metrics: Arc<AllMetrics>,
     pub(crate) vitals: Vitals,
+    pub(crate) observer: Option<Arc<dyn Observe>>,
 }
 
 impl Replica {
@@ -53,7 +55,13 @@ impl Replica {
     /// One of several that run in a process one after the other: they count on, and leave their marks at one place.
     #[must_use]
     pub fn in_process(spec: ReplicaSpec, metrics: Arc<AllMetrics>, vitals: Vitals) -> Self {
-        Self { spec, metrics, vitals }
+        Self { spec, metrics, vitals, observer: None }
+    }
+
+    /// Has each answer of a sink shown to this.
+    #[must_use]
+    pub fn observed_by(self, observer: Arc<dyn Observe>) -> Self {
+        Self { observer: Some(observer), ..self }
     }
 
     /// Runs until `stop` turns true, then drains, writes positions and gives the lanes back.

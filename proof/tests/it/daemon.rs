@@ -12,6 +12,7 @@ mod given;
 mod health;
 mod openmetrics;
 mod reload;
+mod traced;
 
 const SOON: Duration = Duration::from_secs(60);
 

@@ -22,7 +22,6 @@ use crate::connection::{Connection, Slot};
 use crate::error::{Error, Kind};
 use crate::lane::{BalanceStep, Epoch, Grant, Holdings, RelayName, ReplicaId, balance};
 use crate::lease::{BootInstant, Watch};
-use crate::metrics::Metrics;
 use crate::position::Incarnation;
 use crate::replica::{Replica, ReplicaSpec, stopped};
 use crate::sink::{Capabilities, Opening};
@@ -117,8 +116,7 @@ impl Identity {
         for relay in &spec.relays {
             let name = relay.name.clone();
             let capabilities = capabilities.get(&name).cloned();
-            let metrics = replica.metrics.relay(&name);
-            let relay = start_relay(relay, id, &spec, capabilities, metrics, &look_again, &mut tasks);
+            let relay = start_relay(relay, id, replica, capabilities, &look_again, &mut tasks);
             relay.source.check().await?;
             look::register(&connection, &relay.spec).await?;
             relays.insert(name, relay);
@@ -458,14 +456,14 @@ fn task_died(error: impl std::fmt::Display) -> Error {
 fn start_relay(
     spec: &RelaySpec,
     id: ReplicaId,
-    replica: &ReplicaSpec,
+    replica: &Replica,
     capabilities: Option<Capabilities>,
-    metrics: Arc<Metrics>,
     look_again: &Arc<Notify>,
     tasks: &mut JoinSet<Result<(), Error>>,
 ) -> Arc<Relay> {
     let memory = Arc::default();
-    let source = NativeSource::new(spec.name.clone(), id, &replica.database, Arc::clone(&memory), spec.resend_lost);
+    let (database, metrics) = (&replica.spec.database, replica.metrics.relay(&spec.name));
+    let source = NativeSource::new(spec.name.clone(), id, database, Arc::clone(&memory), spec.resend_lost);
     let (dealt, notes) = mpsc::unbounded_channel();
     let relay = Arc::new(Relay {
         spec: spec.clone(),
@@ -475,12 +473,13 @@ fn start_relay(
         dealt,
         outage: Outage::new(spec.pace.retry_cap, Arc::clone(&metrics)),
         metrics,
+        observer: replica.observer.clone(),
         look_again: Arc::clone(look_again),
         refused: Mutex::default(),
     });
     tasks.spawn(read::run(Arc::clone(&relay)));
     if spec.wake {
-        tasks.spawn(always(wake::run(Arc::clone(&relay), replica.database.clone())));
+        tasks.spawn(always(wake::run(Arc::clone(&relay), database.clone())));
     }
     tasks.spawn(always(acknowledge::run(Arc::clone(&relay), notes)));
     relay

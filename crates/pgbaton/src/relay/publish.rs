@@ -4,7 +4,7 @@
 //! itself. Nothing is skipped: a message that the sink does not take holds its lane.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -15,6 +15,7 @@ use crate::error::{Error, Kind};
 use crate::faults;
 use crate::lane::{Epoch, Grant};
 use crate::metrics::Holding;
+use crate::observe::Answered;
 use crate::outcome::{AppendError, Fault, Outcome};
 use crate::position::Incarnation;
 use crate::retry::Backoff;
@@ -281,6 +282,7 @@ impl LaneTask {
             let part = if left.len() < batch.messages.len() { part.rest(&left) } else { part };
             faults::point("lane.before_append");
             let Some(sink) = &mut self.sink else { return Err(LaneEnd::Reopen) };
+            let began = self.relay.observer.is_some().then(SystemTime::now);
             let answer = tokio::select! {
                 biased;
                 () = self.deadline.over() => return Err(LaneEnd::Stopped),
@@ -290,6 +292,7 @@ impl LaneTask {
             match answer {
                 Ok(outcomes) => {
                     self.relay.outage.over();
+                    self.show(&part, &outcomes, began);
                     let pause = self.take_outcomes(&outcomes, &mut left, batch);
                     if !left.is_empty() {
                         self.pause(pause.unwrap_or_default().max(backoff.next(rand::random()))).await?;
@@ -298,6 +301,8 @@ impl LaneTask {
                 Err(error) => {
                     if self.recover(&error, &next, &mut backoff).await? {
                         self.relay.outage.over();
+                        let part = Part::whole(&batch.messages, None, &next).rest(&left);
+                        self.show(&part, &vec![Outcome::Delivered; part.len()], began);
                         self.all_delivered(&mut left, batch);
                     }
                 }
@@ -309,6 +314,13 @@ impl LaneTask {
             tracing::info!(grant = %self.flow.grant, batch = self.batch, "the sink took it; the lane goes on");
         }
         Ok(())
+    }
+
+    /// Shows an answer to whoever watches.
+    fn show(&self, part: &Part<'_>, outcomes: &[Outcome], began: Option<SystemTime>) {
+        if let (Some(observer), Some(began)) = (&self.relay.observer, began) {
+            observer.answered(&Answered { grant: &self.flow.grant, part, outcomes, began });
+        }
     }
 
     /// The sink turned out to have all that was left.
