@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
-    if let Err(error) = pgbaton::config::Config::parse(text) {
+    if let Err(error) = pgbaton::config::Config::parse(text, []) {
         assert_eq!(error.code(), "config.invalid");
         assert!(!error.to_string().is_empty());
     }

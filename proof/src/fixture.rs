@@ -209,12 +209,13 @@ impl Fixture {
     }
 
     /// Writes a configuration and returns its path: the replica's name, this database as the relay's role, logs at
-    /// `debug`, and then `rest`. A section of `rest` may not repeat `[database]` or `[log]`; top-level keys such as
+    /// `debug`, no HTTP unless `rest` has a section `[http]`, and then `rest`. A section of `rest` may not repeat `[database]` or `[log]`; top-level keys such as
     /// `drain` go before its first section.
     pub fn configuration(&self, name: &str, rest: &str) -> Result<PathBuf, Error> {
         let (top, sections) = rest.split_at(rest.find('[').unwrap_or(rest.len()));
+        let http = if sections.contains("[http]") { "" } else { "[http]\nlisten = \"off\"\n" };
         let text = format!(
-            "name = {}\n{top}\n[database]\ndsn = {}\n[log]\nlevel = \"pgbaton=debug\"\n{sections}\n",
+            "name = {}\n{top}\n[database]\ndsn = {}\n[log]\nlevel = \"pgbaton=debug\"\n{http}{sections}\n",
             toml_text(name),
             toml_text(&self.relay)
         );

@@ -107,6 +107,11 @@ impl Process {
         self.signal(Signal::TERM)
     }
 
+    /// Sends SIGHUP: the child is to read its configuration again.
+    pub fn hang_up(&mut self) -> Result<(), Error> {
+        self.signal(Signal::HUP)
+    }
+
     /// Sends SIGKILL and reaps the child, so that when this returns it is gone.
     pub fn kill(&mut self) -> Result<(), Error> {
         self.signal(Signal::KILL)?;

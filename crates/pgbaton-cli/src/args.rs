@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use pgbaton::Database;
+use pgbaton::config::Config;
 
 use crate::Failure;
 
@@ -237,7 +238,7 @@ impl DatabaseArgs {
         };
         let database = match named {
             (Some(dsn), _) => Database::new(&dsn, PATIENCE)?,
-            (None, Some(config)) => pgbaton::config::Config::load(&config)?.database()?.with_patience(PATIENCE),
+            (None, Some(config)) => Config::load(&config, std::env::vars_os())?.database()?.with_patience(PATIENCE),
             (None, None) => {
                 return Err(Failure::Usage("name the database with --dsn, PGBATON_DSN or --config".into()));
             }

@@ -5,12 +5,17 @@
 
 mod args;
 mod daemon;
+mod exposition;
+mod http;
+mod log;
 mod rebase;
 mod relays;
 mod schema;
 mod segments;
 mod send;
 mod status;
+#[cfg_attr(not(feature = "traces"), path = "no_traces.rs")]
+mod traces;
 
 use std::process::ExitCode;
 
@@ -26,6 +31,8 @@ pub(crate) enum Failure {
     Logged,
     /// The command line or a file it names is wrong.
     Usage(String),
+    /// What was asked for could not be written to standard output.
+    Output(std::io::Error),
 }
 
 impl From<pgbaton::Error> for Failure {
@@ -51,6 +58,10 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Logged) => ExitCode::FAILURE,
+        Err(Failure::Output(error)) => {
+            say(&format!("pgbaton: standard output cannot be written: {error}"));
+            ExitCode::FAILURE
+        }
         Err(Failure::Usage(text)) => {
             say(&format!("pgbaton: {text}"));
             ExitCode::from(2)
@@ -71,8 +82,7 @@ async fn run(command: Command) -> Result<(), Failure> {
             Ok(pgbaton::migrate::wake(&database.database()?, switch == args::Switch::On).await?)
         }
         Command::Grants { migrate, relay, producer } => {
-            schema::grants(&pgbaton::migrate::Roles { migrate, relay, producer });
-            Ok(())
+            schema::grants(&pgbaton::migrate::Roles { migrate, relay, producer })
         }
         Command::Inbox { table } => schema::inbox(&table),
         Command::Send(message) => send::run(message).await,
@@ -98,17 +108,18 @@ pub(crate) fn say(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-/// Prints data; a reader that has gone away is not an error.
-pub(crate) fn print(text: &str) {
+/// Prints data. A reader that has gone away is not an error; data that is lost is.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::Output(error)),
+        _ => Ok(()),
+    }
 }
 
 /// Prints a value as one JSON object.
-pub(crate) fn print_json(value: &impl serde::Serialize) {
-    match serde_json::to_string(value) {
-        Ok(text) => print(&format!("{text}\n")),
-        Err(error) => eprintln!("pgbaton: the answer cannot be written as JSON: {error}"),
-    }
+pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string(value).map_err(|error| Failure::Output(error.into()))?;
+    print(&format!("{text}\n"))
 }

@@ -11,12 +11,7 @@ use crate::{Failure, print, print_json, say};
 /// Every relay in one line.
 pub(crate) async fn list(show: &ShowArgs) -> Result<(), Failure> {
     let relays = relays::list(&show.database.database()?).await?;
-    if show.json {
-        print_json(&serde_json::json!({ "relays": relays }));
-    } else {
-        print(&table(&relays));
-    }
-    Ok(())
+    if show.json { print_json(&serde_json::json!({ "relays": relays })) } else { print(&table(&relays)) }
 }
 
 fn table(relays: &[RelayStatus]) -> String {

@@ -9,8 +9,7 @@ use crate::{Failure, print, say};
 #[allow(clippy::needless_pass_by_value, reason = "a command consumes its arguments")]
 pub(crate) async fn migrate(database: DatabaseArgs, show: bool) -> Result<(), Failure> {
     if show {
-        print(&migrate::print());
-        return Ok(());
+        return print(&migrate::print());
     }
     let applied = migrate::run(&database.database()?).await?;
     if applied.is_empty() {
@@ -22,13 +21,12 @@ pub(crate) async fn migrate(database: DatabaseArgs, show: bool) -> Result<(), Fa
 }
 
 /// Prints what the three roles need.
-pub(crate) fn grants(roles: &Roles) {
-    print(&migrate::grants(roles));
+pub(crate) fn grants(roles: &Roles) -> Result<(), Failure> {
+    print(&migrate::grants(roles))
 }
 
 /// Prints the tables of a `postgres` sink.
 pub(crate) fn inbox(table: &str) -> Result<(), Failure> {
     let ddl = pgbaton::sink::postgres::inbox_ddl(table).map_err(|error| Failure::Usage(error.to_string()))?;
-    print(&ddl);
-    Ok(())
+    print(&ddl)
 }

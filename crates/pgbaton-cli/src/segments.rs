@@ -11,12 +11,7 @@ use crate::{Failure, print, print_json, say};
 /// Every segment in one line.
 pub(crate) async fn list(show: &ShowArgs) -> Result<(), Failure> {
     let segments = segments::list(&show.database.database()?).await?;
-    if show.json {
-        print_json(&segments);
-    } else {
-        print(&table(&segments));
-    }
-    Ok(())
+    if show.json { print_json(&segments) } else { print(&table(&segments)) }
 }
 
 fn table(Segments { ring, segments }: &Segments) -> String {

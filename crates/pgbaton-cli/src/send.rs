@@ -19,6 +19,5 @@ pub(crate) async fn run(args: SendArgs) -> Result<(), Failure> {
         args.payload.map(String::into_bytes)
     };
     let message = NewMessage { topic: args.topic, key: args.key, headers: args.headers, json: args.json, bytes };
-    print_json(&control::send(&args.database.database()?, &message).await?);
-    Ok(())
+    print_json(&control::send(&args.database.database()?, &message).await?)
 }

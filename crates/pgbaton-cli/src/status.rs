@@ -12,12 +12,7 @@ use crate::{Failure, print, print_json};
 #[allow(clippy::needless_pass_by_value, reason = "a command consumes its arguments")]
 pub(crate) async fn status(database: DatabaseArgs, json: bool) -> Result<(), Failure> {
     let status = control::status(&database.database()?).await?;
-    if json {
-        print_json(&status);
-    } else {
-        print(&summary(&status));
-    }
-    Ok(())
+    if json { print_json(&status) } else { print(&summary(&status)) }
 }
 
 /// Every lane in one line.
@@ -25,11 +20,10 @@ pub(crate) async fn status(database: DatabaseArgs, json: bool) -> Result<(), Fai
 pub(crate) async fn lanes(show: ShowArgs) -> Result<(), Failure> {
     let status = control::status(&show.database.database()?).await?;
     if show.json {
-        print_json(&serde_json::json!({ "last_number": status.last_number, "lanes": status.lanes }));
+        print_json(&serde_json::json!({ "last_number": status.last_number, "lanes": status.lanes }))
     } else {
-        print(&table(&status.lanes));
+        print(&table(&status.lanes))
     }
-    Ok(())
 }
 
 fn summary(status: &Status) -> String {

@@ -1,8 +1,12 @@
-//! The configuration file: read raw, then validated as a whole, so that all problems are reported together.
+//! The configuration: a file and the environment over it, read raw, then validated as a whole, so that all problems are
+//! reported together.
 //!
 //! `docs/configuration.md` lists every key with its default, unit and effect.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use toml::Table;
@@ -13,6 +17,8 @@ use crate::lane::RelayName;
 use crate::relay::{Limits, Pace, RelaySpec, Start};
 use crate::replica::ReplicaSpec;
 
+mod file;
+mod overrides;
 mod section;
 mod sink;
 
@@ -26,6 +32,37 @@ pub struct Config {
     relays: Vec<RelayFields>,
     /// How to log.
     pub log: Log,
+    /// Where to answer questions about how it goes.
+    pub http: Http,
+    /// Where traces go.
+    pub traces: Traces,
+    given: Given,
+}
+
+/// Where traces of delivered messages go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Traces {
+    /// A collector that takes OTLP over HTTP; `None` for no traces.
+    pub endpoint: Option<String>,
+}
+
+/// What a replica was configured with, to be compared with what it is configured with now. Holds secrets: it cannot be
+/// printed.
+#[derive(Clone, PartialEq)]
+pub struct Given {
+    keys: Table,
+    /// What files held, by the key whose value they hold: a secret that was changed is a change.
+    files: BTreeMap<String, String>,
+}
+
+/// Sections that a process follows without its replica being started again.
+const BESIDE_THE_REPLICA: [&str; 2] = ["http", "log"];
+
+/// Where the daemon answers questions about how it goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Http {
+    /// The address to listen at; `None` for nowhere.
+    pub listen: Option<SocketAddr>,
 }
 
 /// How to log.
@@ -61,28 +98,31 @@ const LEAST_TTL: Duration = Duration::from_secs(1);
 const MOST_TTL: Duration = Duration::from_secs(3_600);
 
 impl Config {
-    /// Reads and validates a configuration file.
+    /// Reads and validates a configuration file, with the environment over it: of `environment`, which is names and values
+    /// of variables, those count that begin with `PGBATON__`.
     ///
     /// # Errors
     /// All problems at once, each with the key it is about. Values of secrets are never quoted.
-    pub fn load(path: &PathBuf) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
+    pub fn load(path: &Path, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, Error> {
+        let text = file::read(path).map_err(|error| {
             Error::new(Kind::Config, format!("the configuration {} cannot be read", path.display())).because(error)
         })?;
-        Self::parse(&text)
+        Self::parse(&text, environment)
     }
 
     /// The same from a text.
     ///
     /// # Errors
     /// As [`Config::load`].
-    pub fn parse(text: &str) -> Result<Self, Error> {
-        let table: Table = text.parse().map_err(|error: toml::de::Error| {
+    pub fn parse(text: &str, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, Error> {
+        let mut table: Table = text.parse().map_err(|error: toml::de::Error| {
             // The parser's own display quotes the line, which may hold a password.
             let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].lines().count().max(1));
             Error::new(Kind::Config, format!("line {line} of the configuration is not TOML: {}", error.message()))
         })?;
-        let problems = Problems::default();
+        let (overrides, problems) = overrides::apply(&mut table, environment);
+        let problems = problems.with_overrides(overrides);
+        let keys = table.clone();
         let mut root = Section::new("", table, &problems);
         let mut database = root.section("database");
         let mut lease = root.section("lease");
@@ -100,15 +140,23 @@ impl Config {
         let dsn = database.required_string("dsn");
         let database_for = dsn.and_then(|dsn| parse_dsn(&dsn, ttl, "database.dsn", &problems));
         database.finish();
-        let name = root.string("name").unwrap_or_else(|| format!("pid-{}", std::process::id()));
+        let name = root.string("name").unwrap_or_else(default_name);
         let drain = root.duration("drain", Duration::from_secs(10));
         let replica = ReplicaFields { name, database: database_for, ttl, drain };
         let log = log(&mut root, &problems);
+        let http = http(&mut root, &problems);
+        let traces = traces(&mut root, &problems);
         let relays = relays(&mut root, &replica.name, ttl, &problems);
         one_writer_a_file(&relays, &problems);
         root.finish();
-        problems.into_result()?;
-        Ok(Self { replica, relays, log })
+        let files = problems.into_result()?;
+        Ok(Self { replica, relays, log, http, traces, given: Given::of_replica(keys, files) })
+    }
+
+    /// What the replica was configured with: as long as this is the same, nothing is gained by starting it again.
+    #[must_use]
+    pub fn given(&self) -> Given {
+        self.given.clone()
     }
 
     /// What a replica is started with.
@@ -143,6 +191,50 @@ impl Config {
     pub fn database(&self) -> Result<Database, Error> {
         self.replica.database.clone().ok_or_else(|| Error::new(Kind::Internal, "no database"))
     }
+}
+
+impl Given {
+    fn of_replica(mut keys: Table, mut files: BTreeMap<String, String>) -> Self {
+        for section in BESIDE_THE_REPLICA {
+            keys.remove(section);
+        }
+        files.retain(|key, _| !BESIDE_THE_REPLICA.iter().any(|section| key.split('.').next() == Some(section)));
+        Self { keys, files }
+    }
+}
+
+/// The machine's name and the process's number: in containers every process has the number 1.
+fn default_name() -> String {
+    let uname = rustix::system::uname();
+    let host = uname.nodename().to_string_lossy();
+    // It may become part of a path.
+    let clean = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_') { c } else { '-' };
+    let host: String = host.split('.').next().unwrap_or_default().chars().map(clean).take(63).collect();
+    format!("{host}-{}", std::process::id())
+}
+
+fn http(root: &mut Section<'_>, problems: &Problems) -> Http {
+    let mut section = root.section("http");
+    let listen = section.string("listen").unwrap_or_else(|| "127.0.0.1:9478".into());
+    section.finish();
+    if listen == "off" {
+        return Http { listen: None };
+    }
+    let address = listen.parse();
+    if address.is_err() {
+        problems.add("http.listen", "is neither \"off\" nor an address with a port such as \"127.0.0.1:9478\"");
+    }
+    Http { listen: address.ok() }
+}
+
+fn traces(root: &mut Section<'_>, problems: &Problems) -> Traces {
+    let mut section = root.section("traces");
+    let endpoint = section.string("endpoint");
+    section.finish();
+    if endpoint.as_ref().is_some_and(|endpoint| !endpoint.starts_with("http://")) {
+        problems.add("traces.endpoint", "is no URL such as \"http://127.0.0.1:4318/v1/traces\"; there is no TLS");
+    }
+    Traces { endpoint }
 }
 
 /// A wait for an answer is a third of the lease, so that a renewal can be tried again.
@@ -269,12 +361,12 @@ mod tests {
     "#;
 
     fn problems(text: &str) -> String {
-        Config::parse(text).err().map(|error| error.to_string()).unwrap_or_default()
+        Config::parse(text, []).err().map(|error| error.to_string()).unwrap_or_default()
     }
 
     #[test]
     fn defaults_suffice() {
-        let config = Config::parse(GOOD).unwrap_or_else(|error| panic!("{error}"));
+        let config = Config::parse(GOOD, []).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(config.relays.len(), 1);
         assert_eq!(config.relays[0].lanes, 16);
         assert_eq!(config.replica.ttl, Duration::from_secs(5));
@@ -338,5 +430,124 @@ mod tests {
     #[test]
     fn a_value_in_the_place_of_a_section_is_a_problem() {
         assert!(problems("database = 5").contains("database"));
+    }
+
+    fn with(text: &str, environment: &[(&str, &str)]) -> Result<Config, String> {
+        let environment = environment.iter().map(|(name, value)| (name.into(), value.into()));
+        Config::parse(text, environment).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_environment_beats_the_file() {
+        let config = with(
+            GOOD,
+            &[
+                ("PGBATON__NAME", "7"),
+                ("PGBATON__LEASE__TTL", "9s"),
+                ("PGBATON__RELAYS__ORDERS__LANES", "4"),
+                ("PGBATON__RELAYS__ORDERS__SINK", "{ type = \"discard\" }"),
+                ("PGBATON__RELAYS__B-2__SINK__TYPE", "stdout"),
+                ("PGBATON_DSN", "not one of these"),
+            ],
+        )
+        .unwrap();
+        assert_eq!((config.replica.name.as_str(), config.replica.ttl), ("7", Duration::from_secs(9)));
+        let lanes: Vec<_> = config.relays.iter().map(|r| (r.name.as_ref().unwrap().as_str(), r.lanes)).collect();
+        assert_eq!(lanes, [("b-2", 16), ("orders", 4)]);
+        assert!(matches!(config.relays[1].sink, Some(sink::SinkFields::Discard)));
+    }
+
+    #[test]
+    fn a_variable_that_names_no_key_is_refused() {
+        for (variable, value, key) in [
+            ("PGBATON__NMAE", "x", "nmae"),
+            ("PGBATON__RELAYS__ORDERS__LANE", "4", "relays.orders.lane"),
+            ("PGBATON__RELAYS__TYPO__LANES", "4", "relays.typo.sink.type"),
+            ("PGBATON__RELAYS__ORDERS__LANES", "twelve", "relays.orders.lanes"),
+            ("PGBATON__RELAYS__ORDERS__LANES__X", "1", "relays.orders.lanes"),
+            ("PGBATON__DATABASE", "5", "database"),
+            ("PGBATON__DATABASE__", "x", "names no key"),
+            ("PGBATON__", "x", "names no key"),
+        ] {
+            let found = with(GOOD, &[(variable, value)]).err().unwrap_or_default();
+            assert!(found.contains(variable) && found.contains(key), "{variable}: {found}");
+        }
+        let found = with(GOOD, &[("PGBATON__DATABASE__DSN", "hunter2")]).err().unwrap_or_default();
+        assert!(found.contains("PGBATON__DATABASE__DSN") && !found.contains("hunter2"), "{found}");
+    }
+
+    /// A file with this text, gone with the value.
+    struct Temporary(std::path::PathBuf);
+
+    impl Temporary {
+        fn new(name: &str, text: &[u8]) -> Self {
+            let path = std::env::temp_dir().join(format!("pgbaton-config-{}-{name}", std::process::id()));
+            std::fs::write(&path, text).unwrap();
+            Self(path)
+        }
+
+        fn path(&self) -> &str {
+            self.0.to_str().unwrap()
+        }
+    }
+
+    impl Drop for Temporary {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_text_may_be_in_a_file() {
+        let secret = Temporary::new("secret", b"host=localhost dbname=app\r\n");
+        let text = |path: &str| GOOD.replace("dsn = \"host=localhost dbname=app\"", &format!("dsn_file = \"{path}\""));
+        let config = with(&text(secret.path()), &[]).unwrap();
+        assert!(config.given.files["database.dsn"].ends_with("dbname=app"));
+        let twice = GOOD.replace("dsn =", &format!("dsn_file = \"{}\"\ndsn =", secret.path()));
+        assert!(problems(&twice).contains("database.dsn: is given twice"));
+        // The environment's form counts, whichever it is.
+        assert_eq!(with(&text("/nowhere"), &[("PGBATON__DATABASE__DSN", "host=y")]).err(), None);
+        assert_eq!(with(GOOD, &[("PGBATON__DATABASE__DSN_FILE", secret.path())]).err(), None);
+        let both = [("PGBATON__DATABASE__DSN_FILE", secret.path()), ("PGBATON__DATABASE__DSN", "host=y")];
+        assert!(with(GOOD, &both).err().unwrap_or_default().contains("given twice"));
+        let large = Temporary::new("large", &vec![b'x'; (1 << 20) + 1]);
+        for (path, word) in
+            [("/nowhere", "No such file"), ("/dev/zero", "regular"), ("/tmp", "regular"), (large.path(), "1 MiB")]
+        {
+            let found = problems(&text(path));
+            assert!(found.contains("database.dsn_file") && found.contains(path) && found.contains(word), "{found}");
+        }
+        assert!(problems(&GOOD.replace("[relays.orders]", "[relays.orders]\nlanes_file = \"x\"")).contains("unknown"));
+    }
+
+    #[test]
+    fn a_configuration_may_not_be_endless() {
+        for path in ["/dev/zero", "/dev/null", "/"] {
+            let error = Config::load(Path::new(path), []).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains("regular file"), "{path}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_the_replica_was_given_is_compared() {
+        let secret = Temporary::new("rotated", b"host=a");
+        let text = format!("[database]\ndsn_file = \"{}\"\n[relays.a]\nsink = {{ type = \"stdout\" }}", secret.path());
+        let given = |text: &str, environment: &[(&str, &str)]| with(text, environment).unwrap().given();
+        let before = given(&text, &[]);
+        assert!(before == given(&format!("# a comment\n{text}"), &[]));
+        assert!(before == given(&format!("{text}\n[log]\nlevel = \"debug\"\n[http]\nlisten = \"off\""), &[]));
+        assert!(before != given(&text, &[("PGBATON__DRAIN", "1s")]));
+        std::fs::write(&secret.0, "host=b").unwrap();
+        assert!(before != given(&text, &[]));
+    }
+
+    #[test]
+    fn where_to_listen() {
+        let http =
+            |listen: &str| with(&format!("{GOOD}\n[http]\nlisten = \"{listen}\""), &[]).map(|config| config.http);
+        assert_eq!(with(GOOD, &[]).unwrap().http.listen, Some("127.0.0.1:9478".parse().unwrap()));
+        assert_eq!(http("off"), Ok(Http { listen: None }));
+        assert_eq!(http("[::1]:80"), Ok(Http { listen: Some("[::1]:80".parse().unwrap()) }));
+        assert!(http("9478").err().unwrap_or_default().contains("http.listen"));
     }
 }

@@ -6,31 +6,35 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::connection::{Database, Slot};
+use tokio_postgres::types::Type;
+
+use crate::connection::{Access, Connection, Database, Slot};
 use crate::error::Error;
+use crate::metrics::{self, AllMetrics};
 use crate::relay::Relay;
+use crate::sql;
 
 mod positions;
 pub(crate) mod segments;
 
-use segments::Segments;
+use segments::{Segment, Segments};
 
 /// How often this replica looks.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// So many looks lie between two checks of the outbox's shape.
-const LOOKS_A_CHECK: u32 = 6;
+const LOOKS_A_CHECK: u32 = 12;
 
 /// Looks until dropped.
 ///
 /// # Errors
 /// The outbox was altered against the rules: nobody may go on reading it.
-pub(crate) async fn run(database: Database, relays: Vec<Arc<Relay>>) -> Result<(), Error> {
+pub(crate) async fn run(database: Database, relays: Vec<Arc<Relay>>, metrics: Arc<AllMetrics>) -> Result<(), Error> {
     let mut slot = Slot::new(database);
     let mut segments = Segments::default();
     for look in 1_u32.. {
         tokio::time::sleep(LOOK_EVERY).await;
-        if let Err(error) = look_once(&mut slot, &mut segments).await {
+        if let Err(error) = look_once(&mut slot, &mut segments, &relays, &metrics).await {
             // Another replica holds a lock, or the database is away: the next look does it.
             tracing::debug!(%error, "not all was tidied up this time");
         }
@@ -41,12 +45,44 @@ pub(crate) async fn run(database: Database, relays: Vec<Arc<Relay>>) -> Result<(
     Ok(())
 }
 
-async fn look_once(slot: &mut Slot, segments: &mut Segments) -> Result<(), Error> {
+async fn look_once(
+    slot: &mut Slot,
+    segments: &mut Segments,
+    relays: &[Arc<Relay>],
+    metrics: &AllMetrics,
+) -> Result<(), Error> {
     let connection = slot.take().await?;
+    for relay in relays {
+        measure(&connection, relay).await?;
+    }
+    metrics.outbox.segments(counted(&segments.look_after(&connection).await?));
     positions::prune(&connection, positions::TURN_AT_BYTES).await?;
-    segments.look_after(&connection).await?;
     slot.put(connection);
     Ok(())
+}
+
+/// How far behind a relay is, whoever owns its lanes.
+async fn measure(connection: &Connection, relay: &Relay) -> Result<(), Error> {
+    let name = relay.spec.name.as_str();
+    let [rows] = connection.pipeline(Access::Read, [(sql::BEHIND, &[(&name, Type::TEXT)])]).await?;
+    if let Some(row) = rows.first() {
+        let (ids, oldest): (i64, Option<f64>) = (row.try_get("ids")?, row.try_get("oldest")?);
+        let oldest = Duration::try_from_secs_f64(oldest.unwrap_or_default()).unwrap_or_default();
+        relay.metrics.behind(u64::try_from(ids).unwrap_or_default(), oldest);
+    }
+    Ok(())
+}
+
+fn counted(segments: &[Segment]) -> metrics::Segments {
+    let count = |which: &dyn Fn(&Segment) -> bool| {
+        u64::try_from(segments.iter().filter(|segment| which(segment)).count()).unwrap_or_default()
+    };
+    metrics::Segments {
+        in_use: count(&|segment| segment.in_use),
+        kept: count(&|segment| segment.filled && !segment.in_use),
+        empty: count(&|segment| !segment.filled && !segment.in_use),
+        bytes: u64::try_from(segments.iter().map(|segment| segment.bytes).sum::<i64>()).unwrap_or_default(),
+    }
 }
 
 async fn check(relays: &[Arc<Relay>]) -> Result<(), Error> {

@@ -12,8 +12,8 @@
 //! * A process: [`replica`]. The path of a message: [`relay`] and its four files `claim`, `read`, `publish`, `acknowledge`.
 //! * The two seams: [`source`] (where messages come from, and where it is written how far each lane is) and [`sink`]. The
 //!   one source is `source/native`: `sight` looks for targets, `read` carries out the plan, `rows` makes messages of rows.
-//! * Around it: [`clock`], [`config`], `connection` with `dsn` and `tls`, [`control`], `error`, [`housekeeping`], [`metrics`], [`migrate`],
-//!   `thread`, and [`sql`], which lists every statement.
+//! * Around it: [`clock`], [`config`], `connection` with `dsn` and `tls`, [`control`], `error`, [`housekeeping`],
+//!   [`metrics`], [`migrate`], [`observe`], `thread`, [`vitals`], and [`sql`], which lists every statement.
 //!
 //! # Features
 //!
@@ -34,6 +34,7 @@ pub mod lease;
 pub mod message;
 pub mod metrics;
 pub mod migrate;
+pub mod observe;
 pub mod outcome;
 pub mod plan;
 pub mod position;
@@ -45,6 +46,7 @@ pub mod source;
 pub mod sql;
 mod thread;
 mod tls;
+pub mod vitals;
 
 pub use connection::Database;
 pub use error::Error;

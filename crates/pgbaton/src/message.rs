@@ -164,6 +164,11 @@ impl Messages {
         self.text.len() + self.binary.len()
     }
 
+    /// When the message at this place was inserted.
+    pub(crate) fn created_at(&self, index: usize) -> Option<Timestamp> {
+        self.entries.get(index).map(|entry| entry.created_at)
+    }
+
     /// The messages in the order in which they must reach the sink.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Message<'_>> {
         self.entries.iter().map(|entry| self.view(entry))

@@ -10,21 +10,22 @@
 //!
 //! `claim` stands beside them: it decides which lanes run here, and starts and stops their tasks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, OnceCell, mpsc};
 
 use crate::clock;
 use crate::error::Error;
 use crate::lane::{Grant, RelayName};
 use crate::lease::BootInstant;
 use crate::metrics::Metrics;
+use crate::observe::Observe;
 use crate::outcome::Fault;
 use crate::retry::Backoff;
-use crate::sink::{Capabilities, Sink};
+use crate::sink::{Capabilities, ProbeError, Sink};
 use crate::source::{Batch, Memory, Room, Source, Stint};
 
 mod acknowledge;
@@ -119,17 +120,42 @@ impl Default for Pace {
 /// What the tasks of one relay share.
 pub(crate) struct Relay {
     pub(crate) spec: RelaySpec,
-    pub(crate) capabilities: Capabilities,
+    /// Known once the sink has answered. Nothing is read before: lanes are opened at the sink first.
+    pub(crate) capabilities: OnceCell<Capabilities>,
     pub(crate) source: Arc<dyn Source>,
     pub(crate) flows: Flows,
     pub(crate) dealt: mpsc::UnboundedSender<acknowledge::Note>,
     pub(crate) outage: Outage,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) observer: Option<Arc<dyn Observe>>,
     /// Told when an answer came from another incarnation, or a lane turned out to be lost.
     pub(crate) look_again: Arc<Notify>,
+    /// Lanes that a person has to look at.
+    refused: Mutex<BTreeSet<i32>>,
 }
 
 impl Relay {
+    /// Asks the sink what it can do, unless that is known.
+    async fn probe(&self) -> Result<(), ProbeError> {
+        self.capabilities.get_or_try_init(|| probe(&self.spec, &self.metrics)).await.map(drop)
+    }
+
+    /// Whether a person has to look at this lane.
+    fn refuse(&self, lane: i32, refused: bool) {
+        let mut lanes = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if if refused { lanes.insert(lane) } else { lanes.remove(&lane) } {
+            self.metrics.refused(lanes.len());
+        }
+    }
+
+    /// These are the lanes that this replica holds.
+    fn owns(&self, held: &BTreeSet<i32>) {
+        let mut lanes = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.retain(|lane| held.contains(lane));
+        self.metrics.refused(lanes.len());
+        self.metrics.lanes(held.len());
+    }
+
     /// An error that a task saw while it worked for a lane or the whole relay. Those that only another look at the
     /// database can settle wake the task that looks.
     pub(crate) fn report(&self, what: &str, error: &Error) {
@@ -142,6 +168,14 @@ impl Relay {
             self.look_again.notify_one();
         }
     }
+}
+
+/// Asks a relay's sink what it can do.
+pub(crate) async fn probe(spec: &RelaySpec, metrics: &Metrics) -> Result<Capabilities, ProbeError> {
+    let found = spec.sink.probe().await?;
+    tracing::info!(relay = %spec.name, tier = %found.tier, "the sink can be used");
+    metrics.tier(found.tier);
+    Ok(found)
 }
 
 /// The lanes that run here, as the reader fills them.
@@ -302,17 +336,19 @@ fn nanos(at: BootInstant) -> i64 {
 }
 
 /// A sink that is down: all lanes of the relay back off together, and no message is blamed.
-pub(crate) struct Outage(Mutex<OutageState>);
+pub(crate) struct Outage(Mutex<OutageState>, Arc<Metrics>);
 
 struct OutageState {
     backoff: Backoff,
     until: Option<BootInstant>,
+    down: bool,
 }
 
 impl Outage {
-    pub(crate) fn new(cap: Duration) -> Self {
+    pub(crate) fn new(cap: Duration, metrics: Arc<Metrics>) -> Self {
         let backoff = Backoff::new(Duration::from_millis(50), cap);
-        Self(Mutex::new(OutageState { backoff, until: None }))
+        // It may have been down before.
+        Self(Mutex::new(OutageState { backoff, until: None, down: true }), metrics)
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut OutageState) -> T) -> T {
@@ -321,7 +357,9 @@ impl Outage {
 
     /// A call failed. Lanes that fail during one pause do not make it longer.
     pub(crate) fn failed(&self, relay: &RelayName, fault: &Fault) {
+        self.1.sink_is_down(fault);
         let pause = self.with(|state| {
+            state.down = true;
             let now = clock::now();
             if state.until.is_some_and(|until| now < until) {
                 return None;
@@ -335,12 +373,23 @@ impl Outage {
         }
     }
 
-    /// The sink answered.
+    /// The sink took messages.
     pub(crate) fn over(&self) {
-        self.with(|state| {
+        let was_down = self.with(|state| {
             state.backoff.reset();
             state.until = None;
+            std::mem::take(&mut state.down)
         });
+        if was_down {
+            self.1.sink_is_up();
+        }
+    }
+
+    /// The sink has opened a lane. Whether it takes messages shows only when it is given some.
+    pub(crate) fn opened(&self) {
+        if self.with(|state| std::mem::take(&mut state.down)) {
+            self.1.sink_is_up();
+        }
     }
 
     /// Returns at the end of the pause, if there is one. Cancel-safe.

@@ -7,16 +7,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::watch;
 
 use crate::connection::Database;
 use crate::error::{Error, Kind};
 use crate::lane::RelayName;
-use crate::metrics::Metrics;
-use crate::relay::RelaySpec;
+use crate::metrics::AllMetrics;
+use crate::observe::Observe;
+use crate::outcome::Fault;
 use crate::relay::claim::{Ended, Identity};
+use crate::relay::{self, RelaySpec};
 use crate::retry::Backoff;
 use crate::sink::{Capabilities, ProbeError};
+use crate::vitals::Vitals;
 
 /// How a replica is set up.
 #[derive(Clone)]
@@ -33,27 +37,31 @@ pub struct ReplicaSpec {
     pub relays: Vec<RelaySpec>,
 }
 
-/// A running replica's counters, one for each relay.
-pub type AllMetrics = HashMap<RelayName, Arc<Metrics>>;
-
 /// One process's part in all its relays.
 pub struct Replica {
     pub(crate) spec: ReplicaSpec,
-    pub(crate) metrics: AllMetrics,
+    pub(crate) metrics: Arc<AllMetrics>,
+    pub(crate) vitals: Vitals,
+    pub(crate) observer: Option<Arc<dyn Observe>>,
 }
 
 impl Replica {
     /// Nothing happens before [`Replica::run`].
     #[must_use]
     pub fn new(spec: ReplicaSpec) -> Self {
-        let metrics = spec.relays.iter().map(|relay| (relay.name.clone(), Arc::default())).collect();
-        Self { spec, metrics }
+        Self::in_process(spec, Arc::default(), Vitals::default())
     }
 
-    /// The counters of each relay.
+    /// One of several that run in a process one after the other: they count on, and leave their marks at one place.
     #[must_use]
-    pub fn metrics(&self) -> AllMetrics {
-        self.metrics.clone()
+    pub fn in_process(spec: ReplicaSpec, metrics: Arc<AllMetrics>, vitals: Vitals) -> Self {
+        Self { spec, metrics, vitals, observer: None }
+    }
+
+    /// Has each answer of a sink shown to this.
+    #[must_use]
+    pub fn observed_by(self, observer: Arc<dyn Observe>) -> Self {
+        Self { observer: Some(observer), ..self }
     }
 
     /// Runs until `stop` turns true, then drains, writes positions and gives the lanes back.
@@ -64,21 +72,35 @@ impl Replica {
     /// What a person has to decide: a schema that does not fit, an outbox that was altered, positions of another
     /// database, a sink that cannot be used as configured.
     pub async fn run(self, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
+        let relays = self.spec.relays.iter().map(|relay| relay.name.clone()).collect();
+        self.vitals.begin(&self.spec.name, self.spec.ttl, relays);
+        let result = self.live(&mut stop).await;
+        self.spec.relays.iter().for_each(|relay| self.metrics.relay(&relay.name).at_rest());
+        result
+    }
+
+    async fn live(&self, stop: &mut watch::Receiver<bool>) -> Result<(), Error> {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
-        let Some(capabilities) = self.probe_sinks(&mut stop).await? else { return Ok(()) };
+        let capabilities = tokio::select! {
+            biased;
+            () = stopped(stop) => return Ok(()),
+            capabilities = self.probe_sinks() => capabilities?,
+        };
         let mut previous = None;
         while !*stop.borrow() {
-            match Identity::live(&self, &capabilities, &mut previous, &mut stop).await {
+            self.vitals.progress();
+            match Identity::live(self, &capabilities, &mut previous, stop).await {
                 Ok(Ended::Stopped) => break,
                 Ok(Ended::Lost) => {
                     backoff.reset();
                     tracing::warn!("this replica's lease is over: all lanes dropped, starting again as a new one");
                 }
                 Err(error) if error.is_transient() => {
+                    self.vitals.looked(false);
                     let pause = backoff.next(rand::random());
                     tracing::warn!(%error, ?pause, "the database cannot be used; trying again after the pause");
                     tokio::select! {
-                        () = stopped(&mut stop) => break,
+                        () = stopped(stop) => break,
                         () = tokio::time::sleep(pause) => {}
                     }
                 }
@@ -88,40 +110,29 @@ impl Replica {
         Ok(())
     }
 
-    /// Asks every sink what it can do, for as long as it takes. `None` if the replica is to stop meanwhile.
-    async fn probe_sinks(
-        &self,
-        stop: &mut watch::Receiver<bool>,
-    ) -> Result<Option<HashMap<RelayName, Capabilities>>, Error> {
+    /// Asks every sink what it can do, all at once. One that is down is asked again by its lanes: it holds up no other relay.
+    async fn probe_sinks(&self) -> Result<HashMap<RelayName, Capabilities>, Error> {
         let mut capabilities = HashMap::new();
-        for relay in &self.spec.relays {
-            let mut backoff = Backoff::new(Duration::from_millis(100), relay.pace.retry_cap);
-            let found = loop {
-                let probed = tokio::select! {
-                    biased;
-                    () = stopped(stop) => return Ok(None),
-                    probed = relay.sink.probe() => probed,
-                };
-                match probed {
-                    Ok(found) => break found,
-                    Err(error @ ProbeError::Unusable(_)) => {
-                        return Err(Error::new(Kind::Sink, format!("relay {}: {error}", relay.name))
-                            .hint("Check the relay's `sink` section"));
-                    }
-                    Err(error @ ProbeError::SinkDown(_)) => {
-                        let pause = backoff.next(rand::random());
-                        tracing::warn!(relay = %relay.name, %error, ?pause, "trying again after the pause");
-                        tokio::select! {
-                            () = stopped(stop) => return Ok(None),
-                            () = tokio::time::sleep(pause) => {}
-                        }
-                    }
+        let probes = self.spec.relays.iter().map(|relay| async move {
+            let metrics = self.metrics.relay(&relay.name);
+            let probed = tokio::time::timeout(self.spec.ttl, relay::probe(relay, &metrics)).await;
+            let silent = Fault::new("sink.silent", "no answer to the first question");
+            (relay, metrics, probed.unwrap_or(Err(ProbeError::SinkDown(silent))))
+        });
+        for (relay, metrics, probed) in join_all(probes).await {
+            match probed {
+                Ok(found) => drop(capabilities.insert(relay.name.clone(), found)),
+                Err(error @ ProbeError::Unusable(_)) => {
+                    return Err(Error::new(Kind::Sink, format!("relay {}: {error}", relay.name))
+                        .hint("Check the relay's `sink` section"));
                 }
-            };
-            tracing::info!(relay = %relay.name, tier = %found.tier, "the sink can be used");
-            capabilities.insert(relay.name.clone(), found);
+                Err(ProbeError::SinkDown(fault)) => {
+                    metrics.sink_is_down(&fault);
+                    tracing::warn!(relay = %relay.name, %fault, "the sink is down; its lanes wait for it");
+                }
+            }
         }
-        Ok(Some(capabilities))
+        Ok(capabilities)
     }
 }
 

@@ -169,6 +169,34 @@ pub enum Tier {
     T5,
 }
 
+impl Tier {
+    /// As a metric: the higher, the less.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            Self::T1 => 1,
+            Self::T3 => 3,
+            Self::T4 => 4,
+            Self::T5 => 5,
+        }
+    }
+
+    pub(crate) fn of_number(number: u8) -> Option<Self> {
+        [Self::T1, Self::T3, Self::T4, Self::T5].into_iter().find(|tier| tier.number() == number)
+    }
+
+    /// Its short name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::T1 => "T1",
+            Self::T3 => "T3",
+            Self::T4 => "T4",
+            Self::T5 => "T5",
+        }
+    }
+}
+
 impl fmt::Display for Tier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -43,7 +43,7 @@ impl Site {
     pub(super) fn start(&self, replica: &str, relay: &str, sink: &str, more: &str) -> Result<Process, Error> {
         let dsn = toml_text(self.fixture.relay_dsn());
         let text = format!(
-            "name = {}\n[database]\ndsn = {dsn}\n[log]\nlevel = \"info\"\n[relays.{relay}]\nsink = {sink}\n{more}\n",
+            "name = {}\n[database]\ndsn = {dsn}\n[log]\nlevel = \"info\"\n[http]\nlisten = \"off\"\n[relays.{relay}]\nsink = {sink}\n{more}\n",
             toml_text(replica)
         );
         let config = self.fixture.write(&format!("{replica}.toml"), &text)?;

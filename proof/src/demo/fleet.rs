@@ -123,7 +123,7 @@ impl Replica {
 pub(super) fn pgbaton(number: usize, folder: &Path, dsn: &str, sink: &str) -> Result<Command, Error> {
     let path = folder.join(format!("replica-{number}.toml"));
     let text = format!(
-        "name = \"replica-{number}\"\n[database]\ndsn = {}\n[log]\nformat = \"json\"\n[relays.orders]\nsink = {sink}\n",
+        "name = \"replica-{number}\"\n[database]\ndsn = {}\n[log]\nformat = \"json\"\n[http]\nlisten = \"off\"\n[relays.orders]\nsink = {sink}\n",
         toml_text(dsn)
     );
     std::fs::write(&path, text).map_err(|cause| Error::because(format!("writing {}", path.display()), &cause))?;

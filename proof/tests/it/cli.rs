@@ -28,6 +28,23 @@ on_each_version!(
     messages_are_not_sent_to_the_null_device,
 );
 
+/// A full disk under an answer; a reader that has seen enough.
+#[tokio::test]
+async fn an_answer_that_is_lost_is_an_error() {
+    let outbox = Fixture::new(15).await.unwrap();
+    for arguments in [&["grants"][..], &["migrate", "--print"], &["status", "--json", "--dsn", outbox.relay_dsn()]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = outbox.command().unwrap();
+        let child = command.args(arguments).stdout(full).stderr(Stdio::piped()).spawn().unwrap();
+        let output = tokio::task::spawn_blocking(move || child.wait_with_output()).await.unwrap().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && error.contains("standard output"), "{arguments:?}: {error}");
+    }
+    let mut child = outbox.command().unwrap().arg("grants").stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(tokio::task::spawn_blocking(move || child.wait()).await.unwrap().unwrap().success());
+}
+
 /// What a command did.
 struct Answer {
     code: Option<i32>,
@@ -262,7 +279,7 @@ async fn logs_are_lines_of_json_without_payloads_or_secrets(major: u32) {
     outbox.admin().await.unwrap().batch_execute(strict).await.unwrap();
     let dsn = format!("{} password='hunter2'", outbox.relay_dsn());
     let text = format!(
-        "[database]\ndsn = {0}\n[log]\nformat = \"json\"\nlevel = \"trace\"\n[relays.inbox]\n\
+        "[database]\ndsn = {0}\n[log]\nformat = \"json\"\nlevel = \"trace\"\n[http]\nlisten = \"127.0.0.1:0\"\n[relays.inbox]\n\
          sink = {{ type = \"postgres\", dsn = {0}, table = \"app.inbox\" }}\n[relays.file]\nsink = {1}\n",
         toml_text(&dsn),
         outbox.file_sink()
@@ -320,7 +337,10 @@ async fn standard_output_is_for_data(major: u32) {
     );
     // The other way round: whoever may only insert cannot run a relay, and is told so.
     let cluster = shared(major).await.unwrap();
-    let text = format!("[database]\ndsn = {}\n{DISCARD}", toml_text(&cluster.dsn(&outbox.database, PRODUCER)));
+    let text = format!(
+        "[database]\ndsn = {}\n[http]\nlisten = \"off\"\n{DISCARD}",
+        toml_text(&cluster.dsn(&outbox.database, PRODUCER))
+    );
     let path = outbox.write("producer.toml", &text).unwrap();
     let answer = ask(&outbox, &["run", "--config", path.to_str().unwrap()]).await;
     assert_eq!(answer.code, Some(1));

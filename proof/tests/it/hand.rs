@@ -103,7 +103,7 @@ impl Hand {
         let mut holder = self.holder().await;
         let database = Database::new(self.fixture.relay_dsn(), SOON).unwrap();
         let spec = NativeSpec { resend: true, ..reads(holder.id) };
-        holder.source = NativeSource::new(spec, &database, Arc::default());
+        holder.source = NativeSource::new(spec, &database, Arc::default(), Arc::default());
         holder
     }
 
@@ -113,7 +113,7 @@ impl Hand {
         let join = "insert into pgbaton.replica (id, name, version, relays, ttl_ms) values ($1, 'by hand', 'test', '{orders}', 5000)";
         self.admin.execute(join, &[&id.0]).await.unwrap();
         let database = Database::new(dsn, patience).unwrap();
-        let source = NativeSource::new(reads(id), &database, Arc::default());
+        let source = NativeSource::new(reads(id), &database, Arc::default(), Arc::default());
         Holder { id, source, here: self.here.clone(), lanes: self.lanes, held: BTreeMap::new(), got: Vec::new() }
     }
 

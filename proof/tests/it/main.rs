@@ -11,6 +11,8 @@ mod conformance;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]
+mod daemon;
+#[cfg(test)]
 mod gate;
 #[cfg(test)]
 mod hand;

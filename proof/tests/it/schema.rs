@@ -187,7 +187,7 @@ async fn a_database_without_an_encoding_is_refused(major: u32) {
     let migrated = outbox.pgbaton(&["migrate", "--dsn", &cluster.dsn(&name, MIGRATE)]).await.unwrap();
     assert!(migrated.status.success(), "{}", String::from_utf8_lossy(&migrated.stderr));
     inside.batch_execute(&grants()).await.unwrap();
-    let text = format!("[database]\ndsn = \"{}\"\n{DISCARD}", cluster.dsn(&name, RELAY));
+    let text = format!("[database]\ndsn = \"{}\"\n[http]\nlisten = \"off\"\n{DISCARD}", cluster.dsn(&name, RELAY));
     let path = outbox.write("ascii.toml", &text).unwrap();
     refuses_with(&outbox, &path, &["SQL_ASCII", "UTF8"]).await;
 }

@@ -1,25 +1,48 @@
 //! One section of the configuration file: keys are taken out one by one, and what is left over is unknown.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use toml::{Table, Value};
 
+use super::file;
+use super::overrides::Override;
 use crate::error::{Error, Kind};
 
-/// What is wrong, gathered until everything has been read.
+/// What is gathered until everything has been read: what is wrong, and what the named files hold.
 #[derive(Default)]
-pub(super) struct Problems(RefCell<Vec<String>>);
+pub(super) struct Problems {
+    found: RefCell<Vec<String>>,
+    overrides: Vec<Override>,
+    /// By the key whose value they hold. Secrets.
+    files: RefCell<BTreeMap<String, String>>,
+}
 
 impl Problems {
-    pub(super) fn add(&self, key: &str, problem: &str) {
-        self.0.borrow_mut().push(format!("{key}: {problem}"));
+    /// From now on a problem names the variable that it may come from.
+    pub(super) fn with_overrides(self, overrides: Vec<Override>) -> Self {
+        Self { overrides, ..self }
     }
 
-    pub(super) fn into_result(self) -> Result<(), Error> {
-        let problems = self.0.into_inner();
+    pub(super) fn add(&self, key: &str, problem: &str) {
+        // The last one is the closest: a section's keys come after the section.
+        let by = self.overrides.iter().rev().find(|given| given.concerns(key));
+        let by = by.map(|given| format!(" (set by {})", given.variable)).unwrap_or_default();
+        self.found.borrow_mut().push(format!("{key}: {problem}{by}"));
+    }
+
+    /// A key's value in the environment, before it was taken for a number or the like.
+    fn text(&self, key: &str) -> Option<String> {
+        self.overrides.iter().find(|given| given.key == key).map(|given| given.text.clone())
+    }
+
+    /// All that was read from files, or all that is wrong.
+    pub(super) fn into_result(self) -> Result<BTreeMap<String, String>, Error> {
+        let problems = self.found.into_inner();
         if problems.is_empty() {
-            return Ok(());
+            return Ok(self.files.into_inner());
         }
         let list: String = problems.iter().map(|problem| format!("\n  {problem}")).collect();
         Err(Error::new(Kind::Config, format!("the configuration has {} problem(s):{list}\n", problems.len())))
@@ -69,18 +92,25 @@ impl<'a> Section<'a> {
         names.into_iter().map(|name| (name.clone(), self.section(&name))).collect()
     }
 
+    /// A text: the key's own, or what the file holds that `<name>_file` names.
     pub(super) fn string(&mut self, name: &str) -> Option<String> {
-        match self.table.remove(name)? {
-            Value::String(text) => Some(text),
-            _ => {
-                self.problem(name, "is not a text");
+        let in_file = file_key(name);
+        match (self.table.remove(name), self.table.remove(&in_file)) {
+            (None, None) => None,
+            (Some(value), None) => self.text(name, value),
+            (None, Some(path)) => {
+                let path = self.text(&in_file, path)?;
+                self.text_of_file(name, &in_file, &path)
+            }
+            (Some(_), Some(_)) => {
+                self.problem(name, &format!("is given twice: here and by {in_file}"));
                 None
             }
         }
     }
 
     pub(super) fn required_string(&mut self, name: &str) -> Option<String> {
-        if !self.table.contains_key(name) {
+        if !self.table.contains_key(name) && !self.table.contains_key(&file_key(name)) {
             self.problem(name, "is missing");
         }
         self.string(name)
@@ -95,6 +125,31 @@ impl<'a> Section<'a> {
             self.problem(name, "is not a list of texts such as [\"orders.*\"]");
             Vec::new()
         })
+    }
+
+    fn text(&self, name: &str, value: Value) -> Option<String> {
+        let text = match value {
+            Value::String(text) => Some(text),
+            // A variable is a text by itself, also where it reads as a number.
+            _ => self.problems.text(&self.key(name)),
+        };
+        if text.is_none() {
+            self.problem(name, "is not a text");
+        }
+        text
+    }
+
+    fn text_of_file(&self, name: &str, in_file: &str, path: &str) -> Option<String> {
+        match file::read_value(Path::new(path)) {
+            Ok(text) => {
+                self.problems.files.borrow_mut().insert(self.key(name), text.clone());
+                Some(text)
+            }
+            Err(error) => {
+                self.problem(in_file, &format!("{path} cannot be read: {error}"));
+                None
+            }
+        }
     }
 
     pub(super) fn boolean(&mut self, name: &str, default: bool) -> bool {
@@ -160,6 +215,10 @@ impl<'a> Section<'a> {
 #[must_use]
 pub fn duration(text: &str) -> Option<Duration> {
     Duration::try_from(text.parse::<jiff::SignedDuration>().ok()?).ok()
+}
+
+fn file_key(name: &str) -> String {
+    format!("{name}_file")
 }
 
 fn bytes(text: &str) -> Option<usize> {

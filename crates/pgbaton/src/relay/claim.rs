@@ -7,11 +7,11 @@
 //! An identity lives from its first beat to the end of its lease. When it is lost, all lanes are dropped and the
 //! replica starts again under a new one.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, OnceCell, mpsc, watch};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -22,15 +22,17 @@ use crate::connection::{Connection, Slot};
 use crate::error::{Error, Kind};
 use crate::lane::{BalanceStep, Epoch, Grant, Holdings, RelayName, ReplicaId, balance};
 use crate::lease::{BootInstant, Watch};
-use crate::metrics::Metrics;
+use crate::metrics::AllMetrics;
 use crate::position::Incarnation;
 use crate::replica::{Replica, ReplicaSpec, stopped};
 use crate::sink::{Capabilities, Opening};
 use crate::source::native::{self, NativeSource, NativeSpec};
+use crate::vitals::Vitals;
 use crate::{housekeeping, migrate};
 
 mod look;
 mod renew;
+mod tell;
 mod unattended;
 
 use renew::Renewer;
@@ -69,7 +71,9 @@ pub(crate) struct Identity {
     tasks: JoinSet<Result<(), Error>>,
     look_again: Arc<Notify>,
     unattended: Unattended,
+    metrics: Arc<AllMetrics>,
     leaving: bool,
+    vitals: Vitals,
 }
 
 /// A lane that is this replica's by the table.
@@ -116,10 +120,8 @@ impl Identity {
         let mut relays = HashMap::new();
         for relay in &spec.relays {
             let name = relay.name.clone();
-            let capabilities =
-                capabilities.get(&name).cloned().ok_or_else(|| Error::new(Kind::Internal, "not probed"))?;
-            let metrics = replica.metrics.get(&name).cloned().unwrap_or_default();
-            let relay = start_relay(relay, id, &spec, capabilities, metrics, &look_again, &mut tasks);
+            let capabilities = capabilities.get(&name).cloned();
+            let relay = start_relay(relay, id, replica, capabilities, &look_again, &mut tasks);
             relay.source.check().await?;
             look::register(&connection, &relay.spec).await?;
             relays.insert(name, relay);
@@ -132,6 +134,9 @@ impl Identity {
         let (here, lease) = look::join(&connection, id, &spec).await?;
         slot.put(connection);
         let lease = SharedLease::new(lease);
+        let vitals = replica.vitals.clone();
+        vitals.joined(id, lease.clone());
+        vitals.looked(true);
         let here = watch::Sender::new(here);
         tasks.spawn(renew::run(Renewer {
             database: spec.database.clone(),
@@ -140,7 +145,11 @@ impl Identity {
             here: here.subscribe(),
             look_again: Arc::clone(&look_again),
         }));
-        tasks.spawn(housekeeping::run(spec.database.clone(), relays.values().cloned().collect()));
+        tasks.spawn(housekeeping::run(
+            spec.database.clone(),
+            relays.values().cloned().collect(),
+            Arc::clone(&replica.metrics),
+        ));
         tracing::info!(replica = %id, name = spec.name, "joined");
         let watch = Watch::new(spec.ttl);
         let (held, lanes) = (HashMap::new(), JoinSet::new());
@@ -158,7 +167,9 @@ impl Identity {
             tasks,
             look_again,
             unattended,
+            metrics: Arc::clone(&replica.metrics),
             leaving: false,
+            vitals,
         })
     }
 
@@ -167,6 +178,7 @@ impl Identity {
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut patience = None;
         loop {
+            self.vitals.progress();
             let mut look = true;
             tokio::select! {
                 () = stopped(stop), if !self.leaving => {
@@ -236,7 +248,9 @@ impl Identity {
 
     /// One look at the database, and what follows from it. Trouble with it is survived until the lease is over.
     async fn look(&mut self) -> Result<(), Error> {
-        match self.look_and_act().await {
+        let result = self.look_and_act().await;
+        self.vitals.looked(result.is_ok());
+        match result {
             Err(error) if error.is_transient() => {
                 tracing::warn!(%error, "looking at the other replicas failed; trying again");
                 Ok(())
@@ -261,13 +275,14 @@ impl Identity {
             }
         }
         for (id, beat) in self.watch.expired(now) {
-            if look::expire(&connection, id, beat).await? {
-                tracing::warn!(replica = %id, "expired: its beat has not moved for a whole ttl");
+            if let Some(name) = look::expire(&connection, id, beat).await? {
+                tracing::warn!(replica = %id, name, "expired: its beat has not moved for a whole ttl");
             }
         }
         for (relay, since) in self.unattended.saw(&seen.holdings, now) {
             tracing::warn!(%relay, ?since, "no replica runs this relay: it keeps its messages until one does, or it is dropped");
         }
+        self.metrics.outbox.unattended(self.unattended.names());
         self.act(&connection, seen.holdings).await?;
         self.slot.put(connection);
         Ok(())
@@ -323,13 +338,15 @@ impl Identity {
         self.continue_held(connection).await?;
         if !claims.is_empty() && !self.leaving && self.watch.may_claim(clock::now()) {
             let here = self.here.borrow().clone();
-            for grant in look::claim(connection, self.id, &here, &claims).await? {
-                tracing::info!(%grant, "claimed");
+            let claimed = look::claim(connection, self.id, &here, &claims).await?;
+            tell::claimed(&claimed);
+            for grant in claimed {
                 self.start(grant, Opening::First);
             }
         }
         for (name, relay) in &self.relays {
-            relay.metrics.lanes(self.held.keys().filter(|grant| grant.lane.relay == *name).count());
+            let held = self.held.keys().map(|grant| &grant.lane).filter(|lane| lane.relay == *name);
+            relay.owns(&held.map(|lane| lane.number).collect::<BTreeSet<_>>());
         }
         Ok(())
     }
@@ -414,9 +431,7 @@ impl Identity {
         }
         self.held.retain(|grant, _| !grants.contains(grant));
         look::release(connection, self.id, grants).await?;
-        for grant in grants {
-            tracing::info!(%grant, "released");
-        }
+        tell::released(grants);
         Ok(())
     }
 
@@ -513,30 +528,32 @@ fn task_died(error: impl std::fmt::Display) -> Error {
 fn start_relay(
     spec: &RelaySpec,
     id: ReplicaId,
-    replica: &ReplicaSpec,
-    capabilities: Capabilities,
-    metrics: Arc<Metrics>,
+    replica: &Replica,
+    capabilities: Option<Capabilities>,
     look_again: &Arc<Notify>,
     tasks: &mut JoinSet<Result<(), Error>>,
 ) -> Arc<Relay> {
     let memory = Arc::default();
+    let (database, metrics) = (&replica.spec.database, replica.metrics.relay(&spec.name));
     let reads =
         NativeSpec { relay: spec.name.clone(), replica: id, topics: spec.topics.clone(), resend: spec.resend_lost };
-    let source = NativeSource::new(reads, &replica.database, Arc::clone(&memory));
+    let source = NativeSource::new(reads, database, Arc::clone(&memory), Arc::clone(&metrics));
     let (dealt, notes) = mpsc::unbounded_channel();
     let relay = Arc::new(Relay {
         spec: spec.clone(),
-        capabilities,
+        capabilities: OnceCell::new_with(capabilities),
         source: Arc::new(source),
         flows: Flows::new(memory),
         dealt,
-        outage: Outage::new(spec.pace.retry_cap),
+        outage: Outage::new(spec.pace.retry_cap, Arc::clone(&metrics)),
         metrics,
+        observer: replica.observer.clone(),
         look_again: Arc::clone(look_again),
+        refused: Mutex::default(),
     });
     tasks.spawn(read::run(Arc::clone(&relay)));
     if spec.wake {
-        tasks.spawn(always(wake::run(Arc::clone(&relay), replica.database.clone())));
+        tasks.spawn(always(wake::run(Arc::clone(&relay), database.clone())));
     }
     tasks.spawn(always(acknowledge::run(Arc::clone(&relay), notes)));
     relay

@@ -4,20 +4,22 @@
 //! itself. Nothing is skipped: a message that the sink does not take holds its lane.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::acknowledge::Note;
 use super::{Flow, Relay};
 use crate::clock::{Deadline, SharedLease};
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::faults;
 use crate::lane::{Epoch, Grant};
+use crate::metrics::Holding;
+use crate::observe::Answered;
 use crate::outcome::{AppendError, Fault, Outcome};
 use crate::position::Incarnation;
 use crate::retry::Backoff;
-use crate::sink::{OpenError, OpenLane, Opening, Part};
+use crate::sink::{OpenError, OpenLane, Opening, Part, ProbeError};
 use crate::source::{Batch, Dealt, Opaque, Opened};
 
 /// What a lane is started with.
@@ -76,6 +78,7 @@ pub(crate) async fn run(mut start: LaneStart) -> LaneEnded {
     let LaneStart { relay, grant, opening, .. } = start;
     relay.flows.remove(&grant);
     relay.source.close(&grant);
+    relay.refuse(grant.lane.number, matches!(end, LaneEnd::Refused(_)));
     if !matches!(end, LaneEnd::Drained) {
         let _ = relay.dealt.send(Note::Forget(grant.clone()));
     }
@@ -95,6 +98,7 @@ async fn take_up(start: &mut LaneStart, deadline: Deadline) -> Result<LaneTask, 
             break opened;
         }
     };
+    start.relay.outage.opened();
     start.opening = Opening::Again;
     faults::point("lane.fenced");
     let (relay, grant) = (&start.relay, &start.grant);
@@ -113,7 +117,8 @@ async fn take_up(start: &mut LaneStart, deadline: Deadline) -> Result<LaneTask, 
     };
     let (flow, batches) = Flow::new(grant.clone(), stint);
     relay.flows.add(Arc::clone(&flow));
-    tracing::info!(%grant, batch, "lane opened");
+    relay.refuse(grant.lane.number, false);
+    tracing::debug!(%grant, batch, "lane opened");
     Ok(LaneTask {
         relay: Arc::clone(relay),
         flow,
@@ -123,6 +128,7 @@ async fn take_up(start: &mut LaneStart, deadline: Deadline) -> Result<LaneTask, 
         batch,
         deadline,
         orders: start.orders.clone(),
+        holding: None,
     })
 }
 
@@ -160,13 +166,20 @@ async fn open_sink(
     opening: Opening,
 ) -> Result<Option<(Box<dyn OpenLane>, Option<Opaque>)>, LaneEnd> {
     relay.outage.wait().await;
-    let fault = match relay.spec.sink.open(grant, opening).await {
-        Ok(mut lane) => match lane.position().await {
-            Ok(holds) => return Ok(Some((lane, holds))),
-            Err(fault) => fault,
+    let fault = match relay.probe().await {
+        Ok(()) => match relay.spec.sink.open(grant, opening).await {
+            Ok(mut lane) => match lane.position().await {
+                Ok(holds) => return Ok(Some((lane, holds))),
+                Err(fault) => fault,
+            },
+            Err(OpenError::Fenced { epoch }) => return Err(LaneEnd::Fenced(epoch)),
+            Err(OpenError::SinkDown(fault)) => fault,
         },
-        Err(OpenError::Fenced { epoch }) => return Err(LaneEnd::Fenced(epoch)),
-        Err(OpenError::SinkDown(fault)) => fault,
+        Err(error @ ProbeError::Unusable(_)) => {
+            let error = Error::new(Kind::Sink, format!("{grant}: {error}"));
+            return Err(LaneEnd::Refused(error.hint("Check the relay's `sink` section")));
+        }
+        Err(ProbeError::SinkDown(fault)) => fault,
     };
     relay.metrics.sink_failed();
     relay.outage.failed(&relay.spec.name, &fault);
@@ -196,6 +209,8 @@ struct LaneTask {
     batch: i64,
     deadline: Deadline,
     orders: watch::Receiver<Order>,
+    /// While a message holds the lane.
+    holding: Option<Holding>,
 }
 
 impl LaneTask {
@@ -274,6 +289,7 @@ impl LaneTask {
             let part = if left.len() < batch.messages.len() { part.rest(&left) } else { part };
             faults::point("lane.before_append");
             let Some(sink) = &mut self.sink else { return Err(LaneEnd::Reopen) };
+            let began = self.relay.observer.is_some().then(SystemTime::now);
             let answer = tokio::select! {
                 biased;
                 () = self.deadline.over() => return Err(LaneEnd::Stopped),
@@ -283,6 +299,7 @@ impl LaneTask {
             match answer {
                 Ok(outcomes) => {
                     self.relay.outage.over();
+                    self.show(&part, &outcomes, began);
                     let pause = self.take_outcomes(&outcomes, &mut left, batch);
                     if !left.is_empty() {
                         self.pause(pause.unwrap_or_default().max(backoff.next(rand::random()))).await?;
@@ -290,25 +307,51 @@ impl LaneTask {
                 }
                 Err(error) => {
                     if self.recover(&error, &next, &mut backoff).await? {
-                        self.relay.metrics.delivered(u64::try_from(left.len()).unwrap_or_default());
-                        left.clear();
+                        self.relay.outage.over();
+                        let part = Part::whole(&batch.messages, None, &next).rest(&left);
+                        self.show(&part, &vec![Outcome::Delivered; part.len()], began);
+                        self.all_delivered(&mut left, batch);
                     }
                 }
             }
         }
-        self.holds = self.relay.capabilities.keeps_position.then_some(next);
+        let keeps = self.relay.capabilities.get().is_some_and(|sink| sink.keeps_position);
+        self.holds = keeps.then_some(next);
+        if self.holding.take().is_some() {
+            tracing::info!(grant = %self.flow.grant, batch = self.batch, "the sink took it; the lane goes on");
+        }
         Ok(())
     }
 
-    /// Counts outcomes and keeps in `left` what is not at the sink yet. Gives the longest pause a message asked for.
-    fn take_outcomes(&self, outcomes: &[Outcome], left: &mut Vec<usize>, batch: &Batch) -> Option<Duration> {
+    /// Shows an answer to whoever watches.
+    fn show(&self, part: &Part<'_>, outcomes: &[Outcome], began: Option<SystemTime>) {
+        if let (Some(observer), Some(began)) = (&self.relay.observer, began) {
+            observer.answered(&Answered { grant: &self.flow.grant, part, outcomes, began });
+        }
+    }
+
+    /// The sink turned out to have all that was left.
+    fn all_delivered(&self, left: &mut Vec<usize>, batch: &Batch) {
         let metrics = &self.relay.metrics;
+        let mut tally = metrics.tally();
+        metrics.delivered(u64::try_from(left.len()).unwrap_or_default());
+        left.drain(..).filter_map(|message| batch.messages.created_at(message)).for_each(|at| tally.count(at));
+        metrics.took(&tally);
+    }
+
+    /// Counts outcomes and keeps in `left` what is not at the sink yet. Gives the longest pause a message asked for.
+    fn take_outcomes(&mut self, outcomes: &[Outcome], left: &mut Vec<usize>, batch: &Batch) -> Option<Duration> {
+        let metrics = Arc::clone(&self.relay.metrics);
+        let mut tally = metrics.tally();
         let (mut delivered, mut repeated, mut longest) = (0, 0, None);
         let tried = std::mem::take(left);
         for (index, message) in tried.iter().enumerate() {
             // A sink that answers for fewer messages than it was given has not answered for this one.
             match outcomes.get(index) {
-                Some(Outcome::Delivered) => delivered += 1,
+                Some(Outcome::Delivered) => {
+                    delivered += 1;
+                    batch.messages.created_at(*message).into_iter().for_each(|at| tally.count(at));
+                }
                 Some(Outcome::Repeated) => repeated += 1,
                 Some(Outcome::Retry { after, fault }) => {
                     metrics.retried();
@@ -324,10 +367,12 @@ impl LaneTask {
         }
         metrics.delivered(delivered);
         metrics.repeated(repeated);
+        metrics.took(&tally);
         longest
     }
 
-    fn not_taken(&self, left: &mut Vec<usize>, message: usize, batch: &Batch, fault: &Fault, what: &str) {
+    fn not_taken(&mut self, left: &mut Vec<usize>, message: usize, batch: &Batch, fault: &Fault, what: &str) {
+        self.holding.get_or_insert_with(|| self.relay.metrics.hold());
         if left.is_empty() {
             // One line for a batch: the rest waits for the first. Several that were refused together may be without fault
             // but for one.

@@ -23,6 +23,7 @@ async fn until_dropped(relay: Arc<Relay>) {
     let mut pause = relay.spec.pace.busy;
     // Of the present pass, which may take several calls.
     let mut began = clock::now();
+    let mut failing = false;
     loop {
         let rooms = relay.flows.rooms(&relay.spec.limits);
         if !rooms.iter().any(|room| room.room) {
@@ -38,6 +39,9 @@ async fn until_dropped(relay: Arc<Relay>) {
         match read {
             Ok(Read { batches, next }) => {
                 backoff.reset();
+                if std::mem::take(&mut failing) {
+                    tracing::info!(relay = %relay.spec.name, "reading goes on");
+                }
                 let any = batches.iter().any(|batch| !batch.messages.is_empty());
                 for batch in batches {
                     relay.flows.enqueue(batch);
@@ -52,6 +56,7 @@ async fn until_dropped(relay: Arc<Relay>) {
                 pause = (pause * 2).min(relay.spec.pace.idle).max(relay.spec.pace.busy);
             }
             Err(error) => {
+                failing = true;
                 relay.report("reading failed; nothing is lost", &error);
                 wait(&relay, backoff.next(rand::random())).await;
             }
@@ -61,7 +66,7 @@ async fn until_dropped(relay: Arc<Relay>) {
 
 fn budget(relay: &Relay) -> Budget {
     let limits = &relay.spec.limits;
-    let capabilities = &relay.capabilities;
+    let capabilities = relay.capabilities.get();
     let (bytes, one_more) = relay.flows.bytes_to_read(limits);
     Budget {
         bytes,
@@ -70,8 +75,8 @@ fn budget(relay: &Relay) -> Budget {
         batch_messages: limits
             .batch_messages
             .min(limits.in_flight)
-            .min(capabilities.max_batch_messages.unwrap_or(usize::MAX)),
-        batch_bytes: limits.batch_bytes.min(capabilities.max_batch_bytes.unwrap_or(usize::MAX)),
+            .min(capabilities.and_then(|sink| sink.max_batch_messages).unwrap_or(usize::MAX)),
+        batch_bytes: limits.batch_bytes.min(capabilities.and_then(|sink| sink.max_batch_bytes).unwrap_or(usize::MAX)),
     }
 }
 

@@ -4,6 +4,7 @@
 //! since a frozen owner would hold the lock and stop the take-over. Standard output has no acknowledgement beyond the
 //! write.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
@@ -53,7 +54,7 @@ impl Out {
         if let Self::Stdout = self {
             let out = File::from(io::stdout().as_fd().try_clone_to_owned()?).metadata()?;
             if out.file_type().is_char_device() && out.rdev() == std::fs::metadata("/dev/null")?.rdev() {
-                return Err(io::Error::other("standard output is closed or the null device; `discard` is for that"));
+                return Err(io::Error::other("it is closed or the null device; `discard` is for that"));
             }
         }
         Ok(())
@@ -122,14 +123,12 @@ fn cut_torn_line(file: &mut File) -> io::Result<()> {
 #[async_trait]
 impl Sink for JsonLines {
     async fn probe(&self) -> Result<Capabilities, ProbeError> {
-        blocking(&self.0, |out| out.check().and_then(|()| out.open()))
-            .await
-            .map_err(|error| ProbeError::Unusable(failed(&error)))?;
+        blocking(&self.0, |out| out.check().and_then(|()| out.open())).await.map_err(ProbeError::Unusable)?;
         Ok(Capabilities::plain(Tier::T5))
     }
 
     async fn open(&self, _grant: &Grant, _opening: Opening) -> Result<Box<dyn OpenLane>, OpenError> {
-        blocking(&self.0, Out::open).await.map_err(|error| OpenError::SinkDown(failed(&error)))?;
+        blocking(&self.0, Out::open).await.map_err(OpenError::SinkDown)?;
         Ok(Box::new(self.clone()))
     }
 }
@@ -154,7 +153,7 @@ impl OpenLane for JsonLines {
         match written.await {
             Ok(true) => Ok(outcomes),
             Ok(false) => Err(AppendError::LeaseOver),
-            Err(error) => Err(AppendError::Ambiguous(failed(&error))),
+            Err(fault) => Err(AppendError::Ambiguous(fault)),
         }
     }
 }
@@ -186,13 +185,20 @@ fn lines_of(part: &Part<'_>) -> (Vec<u8>, Vec<Outcome>) {
 async fn blocking<T: Send + 'static>(
     out: &Arc<Out>,
     work: impl FnOnce(&Out) -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    let out = Arc::clone(out);
-    tokio::task::spawn_blocking(move || work(&out)).await.map_err(io::Error::other)?
+) -> Result<T, Fault> {
+    let shared = Arc::clone(out);
+    let result = tokio::task::spawn_blocking(move || work(&shared)).await.map_err(io::Error::other).flatten();
+    result.map_err(|error| Fault::new("file.failed", &format!("{out}: {error}")))
 }
 
-fn failed(error: &io::Error) -> Fault {
-    Fault::new("file.failed", &error.to_string())
+/// Names it for whoever has to look after it.
+impl fmt::Display for Out {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdout => f.write_str("standard output"),
+            Self::File { path, .. } => write!(f, "{}", path.display()),
+        }
+    }
 }
 
 #[cfg(test)]

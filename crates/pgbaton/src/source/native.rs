@@ -17,6 +17,7 @@ use tokio_postgres::types::Type;
 use crate::connection::{Access, Connection, Database, Parameter, Slot};
 use crate::error::{Error, Kind};
 use crate::lane::{Grant, RelayName, ReplicaId};
+use crate::metrics::Metrics;
 use crate::position::{Floors, Incarnation, Position, Snapshot, Target, Xid};
 use crate::source::{Acknowledged, Bookmark, Budget, Dealt, Memory, Opaque, Opened, Read, Room, Source, Stint};
 use crate::sql;
@@ -57,6 +58,7 @@ pub struct NativeSource {
     /// The topics as LIKE takes them.
     topics: Vec<String>,
     memory: Arc<Memory>,
+    metrics: Arc<Metrics>,
     reader: tokio::sync::Mutex<Slot>,
     writer: tokio::sync::Mutex<Slot>,
     /// Counts acknowledgements, so that of two under one epoch the later one has the greater number.
@@ -95,9 +97,10 @@ struct Place {
 }
 
 impl NativeSource {
-    /// The outbox in this database. Bytes of batches count on `memory` for as long as they live.
+    /// The outbox in this database. Bytes of batches count on `memory` for as long as they live; `metrics` are told what the
+    /// server's clock says.
     #[must_use]
-    pub fn new(spec: NativeSpec, database: &Database, memory: Arc<Memory>) -> Self {
+    pub fn new(spec: NativeSpec, database: &Database, memory: Arc<Memory>, metrics: Arc<Metrics>) -> Self {
         // A read holds no lock that others need, and a message of 100 MB takes its time.
         let reading = database.clone().with_patience(READING_PATIENCE.max(database.patience()));
         let topics = spec.topics.iter().map(|topic| like(topic)).collect();
@@ -105,6 +108,7 @@ impl NativeSource {
             spec,
             topics,
             memory,
+            metrics,
             reader: tokio::sync::Mutex::new(Slot::new(reading)),
             writer: tokio::sync::Mutex::new(Slot::new(database.clone())),
             seq: AtomicI64::new(0),

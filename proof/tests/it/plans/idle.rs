@@ -77,7 +77,7 @@ impl Quiet {
         );
         outbox.producer().await.unwrap().batch_execute(&load).await.unwrap();
         let text = format!(
-            "[database]\ndsn = {}\n[log]\nlevel = \"pgbaton=trace\"\n{RELAY}sink = {}\n",
+            "[database]\ndsn = {}\n[log]\nlevel = \"pgbaton=trace\"\n[http]\nlisten = \"off\"\n{RELAY}sink = {}\n",
             proof::fixture::toml_text(outbox.relay_dsn()),
             outbox.file_sink()
         );

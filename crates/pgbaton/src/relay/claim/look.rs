@@ -124,11 +124,11 @@ fn grant(row: &Row) -> Result<Grant, Error> {
     Ok(Grant { lane, epoch: Epoch(row.try_get("epoch")?) })
 }
 
-/// Removes a replica whose beat is still that one. False if it is not, or somebody holds its row.
-pub(super) async fn expire(connection: &Connection, id: ReplicaId, beat: Beat) -> Result<bool, Error> {
+/// Removes a replica whose beat is still that one, and gives its name. `None` if it is not, or somebody holds its row.
+pub(super) async fn expire(connection: &Connection, id: ReplicaId, beat: Beat) -> Result<Option<String>, Error> {
     let parameters: [Parameter<'_>; 2] = [(&id.0, Type::UUID), (&beat.0, Type::INT8)];
     let [rows] = connection.pipeline(Access::Write, [(sql::EXPIRE, &parameters)]).await?;
-    Ok(!rows.is_empty())
+    Ok(rows.first().map(|row| row.try_get("name")).transpose()?)
 }
 
 pub(super) async fn settle_timeline(connection: &Connection, timeline: i32) -> Result<(), Error> {

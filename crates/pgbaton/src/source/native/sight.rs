@@ -6,6 +6,7 @@ use tokio_postgres::types::Type;
 use super::{Log, NativeSource, REBASE, number, snapshot};
 use crate::connection::{Access, Connection, Parameter, incarnation};
 use crate::error::{Error, Kind};
+use crate::message::Timestamp;
 use crate::position::{Incarnation, Snapshot, Target};
 use crate::sql;
 
@@ -45,6 +46,7 @@ impl NativeSource {
         let here = incarnation(&target)?;
         self.same_incarnation(&here)?;
         let seen = read_target(&target)?;
+        self.metrics.server_clock_says(clock(&target)?);
         let news = self.log(|log| {
             let mut places = lanes.iter().filter_map(|lane| log.places.get(lane));
             log.news = places.any(|place| seen.newer_than(place.read_to.consumed()));
@@ -135,6 +137,12 @@ fn known(log: &Log, lanes: &[i32]) -> (i64, i64) {
     let floors = || lanes.iter().filter_map(|lane| log.places.get(lane)).map(|place| place.read_to.floor());
     let least = floors().chain(log.last_number).max().unwrap_or_default();
     (floors().min().unwrap_or_default(), least)
+}
+
+/// The server's clock when it took the target.
+fn clock(rows: &[Row]) -> Result<Timestamp, Error> {
+    let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "no clock"))?;
+    Ok(Timestamp(row.try_get("clock")?))
 }
 
 fn read_target(rows: &[Row]) -> Result<Snapshot, Error> {
