@@ -13,10 +13,11 @@
 //! * The two seams: [`source`] (where messages come from, and where it is written how far each lane is) and [`sink`]. The
 //!   one source is `source/native`: `sight` looks for targets, `read` carries out the plan, `rows` makes messages of rows.
 //! * Around it: [`clock`], [`config`], `connection`, [`control`], `error`, [`housekeeping`], [`metrics`], [`migrate`],
-//!   `thread`, and [`sql`], which lists every statement.
+//!   `thread`, `tls`, and [`sql`], which lists every statement.
 //!
 //! # Features
 //!
+//! * `http` (default): the sink that posts webhooks.
 //! * `postgres` (default): the sink that writes to an inbox table.
 //! * `faults`: fail points for tests. Never in a shipped build.
 //! * `conformance`: the suite that every sink passes, `sink::conformance`.
@@ -43,6 +44,8 @@ pub mod sink;
 pub mod source;
 pub mod sql;
 mod thread;
+#[cfg(feature = "http")]
+mod tls;
 
 pub use connection::Database;
 pub use error::Error;
