@@ -48,3 +48,5 @@ mod schema;
 mod servers;
 #[cfg(test)]
 mod statements;
+#[cfg(test)]
+mod webhooks;
