@@ -9,6 +9,7 @@ mod classic;
 mod covered;
 mod drain;
 mod figures;
+mod http;
 mod latency;
 mod memory;
 mod messages;
@@ -75,6 +76,8 @@ enum What {
     Memory,
     /// The rate while another session holds an old snapshot.
     Snapshot,
+    /// Requests a second of the `http` sink at an endpoint that answers after 20 ms.
+    Http,
     /// All of them.
     All,
 }
@@ -119,6 +122,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
     }
     if wanted(What::Snapshot) {
         snapshot::run(&args, &mut figures).await?;
+    }
+    if wanted(What::Http) {
+        http::run(&args, &mut figures).await?;
     }
     figures.finish();
     Ok(())

@@ -71,6 +71,8 @@ type Script = dyn Fn(Arc<Received>) -> Answering + Send + Sync;
 
 struct Shared {
     script: Box<Script>,
+    /// Whether requests are kept, and not only counted.
+    keeps: bool,
     book: Mutex<Book>,
     connections: AtomicU64,
 }
@@ -79,6 +81,7 @@ struct Shared {
 #[derive(Default)]
 struct Book {
     received: Vec<Arc<Received>>,
+    count: usize,
     under_way: usize,
     most_under_way: usize,
     by_key: HashMap<String, usize>,
@@ -117,14 +120,19 @@ impl Endpoint {
     where
         F: Future<Output = Reply> + Send + 'static,
     {
+        Endpoint::accepting(port, tls, true, Box::new(move |received| Box::pin(script(received)))).await
+    }
+
+    async fn accepting(
+        port: u16,
+        tls: Option<TlsAcceptor>,
+        keeps: bool,
+        script: Box<Script>,
+    ) -> Result<Endpoint, Error> {
         let failed = |cause| Error::because("listening as an endpoint", &cause);
         let listener = TcpListener::bind(("127.0.0.1", port)).await.map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
-        let shared = Arc::new(Shared {
-            script: Box::new(move |received| Box::pin(script(received))),
-            book: Mutex::default(),
-            connections: AtomicU64::new(0),
-        });
+        let shared = Arc::new(Shared { script, keeps, book: Mutex::default(), connections: AtomicU64::new(0) });
         let scheme = if tls.is_some() { "https" } else { "http" };
         let accepting = tokio::spawn(accept(listener, tls, Arc::clone(&shared)));
         Ok(Endpoint { port, scheme, shared, accepting })
@@ -133,6 +141,17 @@ impl Endpoint {
     /// An endpoint that takes everything at once.
     pub async fn willing() -> Result<Endpoint, Error> {
         Endpoint::start(|_| async { Reply::Status(204) }).await
+    }
+
+    /// An endpoint that takes everything after this time, and only counts it.
+    pub async fn counting(after: std::time::Duration) -> Result<Endpoint, Error> {
+        let script = move |_| -> Answering {
+            Box::pin(async move {
+                tokio::time::sleep(after).await;
+                Reply::Status(204)
+            })
+        };
+        Endpoint::accepting(0, None, false, Box::new(script)).await
     }
 
     /// Where it listens.
@@ -157,7 +176,7 @@ impl Endpoint {
 
     /// How many requests there were.
     pub fn count(&self) -> usize {
-        self.with(|book| book.received.len())
+        self.with(|book| book.count)
     }
 
     /// The most requests that were between their arrival and their answer at one time.
@@ -188,7 +207,10 @@ impl Shared {
     fn arrived(&self, received: &Arc<Received>) {
         let key = received.headers.get("pgbaton-key").and_then(|key| key.to_str().ok()).map(str::to_owned);
         self.with(|book| {
-            book.received.push(Arc::clone(received));
+            book.count += 1;
+            if self.keeps {
+                book.received.push(Arc::clone(received));
+            }
             book.under_way += 1;
             book.most_under_way = book.most_under_way.max(book.under_way);
             if let Some(key) = key {

@@ -109,4 +109,4 @@ fn down(answer: &Result<Vec<Outcome>, AppendError>) -> &'static str {
     }
 }
 
-const A_MOMENT: Duration = Duration::from_millis(300);
+const A_MOMENT: Duration = Duration::from_secs(1);

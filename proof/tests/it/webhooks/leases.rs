@@ -44,9 +44,14 @@ async fn what_is_due_after_the_lease_is_not_sent() {
 #[tokio::test]
 async fn a_request_is_broken_off_by_the_end_of_the_lease() {
     let (listener, mut lane) = silent().await;
-    let deadline = Deadline::after(A_MOMENT);
     let messages = large();
-    let sending = append_until(&mut lane, &messages, &deadline);
+    // From here on, and long enough for it to begin.
+    let deadline = Deadline::after(A_MOMENT);
+    let sending = async {
+        let answer = append_until(&mut lane, &messages, &deadline).await;
+        drop(lane);
+        answer
+    };
     let reading = async {
         let (mut socket, _) = listener.accept().await.unwrap();
         deadline.over().await;
@@ -63,6 +68,7 @@ async fn a_call_that_is_dropped_writes_no_more() {
     let (deadline, messages) = (Deadline::after(SOON), large());
     let sending = append_until(&mut lane, &messages, &deadline);
     let mut socket = tokio::select! {
+        biased;
         _ = sending => panic!("nobody has answered"),
         socket = begun(&listener) => socket,
     };
@@ -100,7 +106,7 @@ fn large() -> Messages {
 /// Returns once something of a request has come.
 async fn begun(listener: &TcpListener) -> TcpStream {
     let (socket, _) = listener.accept().await.unwrap();
-    socket.readable().await.unwrap();
+    assert_eq!(socket.peek(&mut [0]).await.unwrap(), 1);
     socket
 }
 
