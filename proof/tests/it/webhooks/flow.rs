@@ -2,12 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use proof::endpoint::{Endpoint, Received, Reply};
 use proof::fixture::{Fixture, PRODUCER, toml_text};
 use proof::writers::{self, Arrival, Mix, Plan, Verdict, Writers, Written};
 
-use crate::hand::{SOON, until};
+use crate::hand::{SOON, insert, until};
 
 const KEYS: u32 = 20;
 
@@ -95,6 +96,28 @@ async fn an_outage_loses_nothing() {
     let said = std::fs::read_to_string(replica.stderr()).unwrap();
     assert!(!said.contains("hunter2"), "a secret is in the log");
     assert!(!said.contains("ERROR"), "an outage is nobody's error:\n{said}");
+}
+
+#[tokio::test]
+async fn the_relay_comes_back_when_the_endpoint_says() {
+    let fixture = prepared().await;
+    let endpoint = Endpoint::start({
+        let number = AtomicUsize::new(0);
+        move |_| {
+            let first = number.fetch_add(1, Ordering::Relaxed) == 0;
+            async move { if first { Reply::With(429, "retry-after", "2".to_owned()) } else { Reply::Status(200) } }
+        }
+    })
+    .await
+    .unwrap();
+    let mut replica = fixture.run("first", &relays(&endpoint.url("/hook"), "")).unwrap();
+    insert(&fixture.producer().await.unwrap(), "m", "k", 1).await;
+    until("it is sent again", async || endpoint.count() == 2).await;
+    let [first, second] = &endpoint.received()[..] else { panic!("one message, twice") };
+    assert_eq!(first.id(), second.id());
+    assert!(second.at - first.at >= Duration::from_secs(2), "{:?}", second.at - first.at);
+    replica.terminate().unwrap();
+    assert!(replica.wait(SOON).await.unwrap().success());
 }
 
 #[tokio::test]
