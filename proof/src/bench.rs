@@ -1,5 +1,5 @@
 //! The figures of this project: what the relay costs the database, how fast it drains, how late messages are, how long
-//! a take-over lasts, and how much memory it takes. `./dev bench --help` names them.
+//! a take-over lasts, how much memory it takes, and how many webhooks it sends. `./dev bench --help` names them.
 //!
 //! Each bench starts a PostgreSQL server of its own and the relay as the executable that ships. What is compared runs
 //! in turn (A, B, C, A, B, C …) on the same messages, and medians are taken: machines get warm, and others use them.

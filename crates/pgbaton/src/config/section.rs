@@ -87,6 +87,7 @@ impl<'a> Section<'a> {
     }
 
     /// A table of texts; an empty one if it is not there. Values are not quoted: they may be secrets.
+    #[cfg(feature = "http")]
     pub(super) fn texts(&mut self, name: &str) -> Vec<(String, String)> {
         let mut section = self.section(name);
         let names: Vec<String> = section.table.keys().cloned().collect();

@@ -207,7 +207,8 @@ enum Stopped {
     LeaseOver,
 }
 
-/// The answer to the call. What was delivered must not be sent again, so then no error is the answer.
+/// The answer to the call. What was delivered must not be sent again, so then no error is the answer. Without a delivered
+/// message an error stands for all of them: what timed out before may be there, and is sent again either way.
 fn settle(outcomes: Vec<Option<Outcome>>, stopped: Option<Stopped>) -> Result<Vec<Outcome>, AppendError> {
     let delivered = outcomes.contains(&Some(Outcome::Delivered));
     let fault = match stopped {
