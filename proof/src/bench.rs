@@ -1,5 +1,5 @@
 //! The figures of this project: what the relay costs the database, how fast it drains, how late messages are, how long
-//! a take-over lasts, and how much memory it takes. `./dev bench --help` names them.
+//! a take-over lasts, how much memory it takes, and how many webhooks it sends. `./dev bench --help` names them.
 //!
 //! Each bench starts a PostgreSQL server of its own and the relay as the executable that ships. What is compared runs
 //! in turn (A, B, C, A, B, C …) on the same messages, and medians are taken: machines get warm, and others use them.
@@ -9,6 +9,7 @@ mod classic;
 mod covered;
 mod drain;
 mod figures;
+mod http;
 mod latency;
 mod memory;
 mod messages;
@@ -75,6 +76,8 @@ enum What {
     Memory,
     /// The rate while another session holds an old snapshot.
     Snapshot,
+    /// Requests a second of the `http` sink at an endpoint that answers after 20 ms.
+    Http,
     /// All of them.
     All,
 }
@@ -119,6 +122,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
     }
     if wanted(What::Snapshot) {
         snapshot::run(&args, &mut figures).await?;
+    }
+    if wanted(What::Http) {
+        http::run(&args, &mut figures).await?;
     }
     figures.finish();
     Ok(())

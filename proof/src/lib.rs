@@ -5,6 +5,7 @@
 //! * [`fixture`]: a migrated database for each test, with its roles and the real executable.
 //! * [`writers`]: concurrent writers whose commit order is known, and the verdict on what arrived.
 //! * [`classic`]: the home-made relay that pgbaton replaces.
+//! * [`endpoint`]: an HTTP endpoint that answers as a script says.
 //! * [`demo`]: all of it together, with things going wrong.
 //! * [`mutants`]: the code broken on purpose, to see whether the tests notice.
 //! * [`process`]: the relay's executable as a child that a test pauses, kills and reads the log of.
@@ -12,6 +13,7 @@
 pub mod bench;
 pub mod classic;
 pub mod demo;
+pub mod endpoint;
 mod error;
 pub mod fixture;
 pub mod mutants;

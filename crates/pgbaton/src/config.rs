@@ -418,6 +418,24 @@ mod tests {
         assert_eq!(problems(&two("/tmp/{relay}")), "");
     }
 
+    #[cfg(feature = "http")]
+    #[test]
+    fn a_webhook_is_configured() {
+        let sink = |options: &str| problems(&GOOD.replace("type = \"stdout\"", &format!("type = \"http\", {options}")));
+        let whole = "url = \"http://example.org/{topic}\", concurrency = 256, timeout = \"1s\", allow_private = true, \
+                     headers = { authorization = \"Bearer x\" }, secret = \"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\"";
+        assert_eq!(sink(whole), "");
+        let found = sink(
+            "url = \"http://u:hunter2@h/\", concurrency = 257, timeout = \"0s\", allow_private = 1, retries = 3, \
+             headers = { host = \"hunter2\", a = 5 }, secret = \"hunter2\"",
+        );
+        for key in ["url", "concurrency", "timeout", "allow_private", "retries", "headers", "headers.a", "secret"] {
+            assert!(found.contains(&format!("sink.{key}: ")), "{key} is missing in {found}");
+        }
+        assert!(!found.contains("hunter2"), "{found}");
+        assert!(sink("concurrency = 1").contains("sink.url"));
+    }
+
     #[test]
     fn secrets_are_not_quoted() {
         let found =

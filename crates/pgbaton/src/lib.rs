@@ -17,6 +17,7 @@
 //!
 //! # Features
 //!
+//! * `http` (default): the sink that posts webhooks.
 //! * `postgres` (default): the sink that writes to an inbox table.
 //! * `faults`: fail points for tests. Never in a shipped build.
 //! * `conformance`: the suite that every sink passes, `sink::conformance`.

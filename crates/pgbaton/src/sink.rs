@@ -18,6 +18,8 @@ use crate::source::Opaque;
 pub mod conformance;
 pub mod discard;
 pub mod file;
+#[cfg(feature = "http")]
+pub mod http;
 mod jsonline;
 #[cfg(feature = "postgres")]
 pub mod postgres;

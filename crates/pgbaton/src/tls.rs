@@ -135,6 +135,15 @@ pub(crate) fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, Error> {
     Ok(roots)
 }
 
+/// A client that trusts these authorities, verifies names, and shows no certificate of its own.
+#[cfg(feature = "http")]
+pub(crate) fn client(roots: RootCertStore) -> Result<ClientConfig, Error> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Error::new(Kind::Internal, "TLS cannot be set up").because(error))?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
 /// Adds a file's certificates to those that are trusted.
 fn add(roots: &mut RootCertStore, what: &str, path: &Path) -> Result<(), Error> {
     for certificate in certificates_of(what, path)? {

@@ -6,16 +6,21 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::Engine;
+use percent_encoding::percent_decode_str;
 use pgbaton::Database;
 use pgbaton::message::Timestamp;
 use pgbaton::sink::Sink;
 use pgbaton::sink::conformance::{Content, Declared, Letter, Report, Subject, run};
 use pgbaton::sink::discard::Discard;
 use pgbaton::sink::file::JsonLines;
+use pgbaton::sink::http::Webhooks;
 use pgbaton::sink::postgres::Inbox;
+use proof::endpoint::{Endpoint, Received, Reply};
 use proof::fixture::Fixture;
 use proof::process::Process;
 use serde_json::value::RawValue;
+
+use crate::webhooks;
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -55,6 +60,19 @@ async fn the_file_sink_neither_fences_nor_keeps_a_position() {
     let sink = JsonLines::file(fixture.file());
     let unreachable = Some(JsonLines::file(fixture.folder().join("missing").join("sink.jsonl")));
     let report = run(&LinesUnderTest { sink, file: fixture.file(), unreachable }).await.unwrap();
+    assert_eq!(report.not_promised(), NEITHER_FENCE_NOR_POSITION, "{report}");
+}
+
+/// One request at a time: what arrives over several connections has no order but that of each key.
+#[tokio::test]
+async fn the_http_sink_neither_fences_nor_keeps_a_position() {
+    let endpoint = Endpoint::start(|received| {
+        let status = if received.body == REFUSED { 422 } else { 200 };
+        async move { Reply::Status(status) }
+    });
+    let endpoint = endpoint.await.unwrap();
+    let sink = webhooks::sink(&webhooks::settings(&endpoint.url("/hook")));
+    let report = run(&WebhooksUnderTest { sink, endpoint }).await.unwrap();
     assert_eq!(report.not_promised(), NEITHER_FENCE_NOR_POSITION, "{report}");
 }
 
@@ -229,6 +247,62 @@ fn read_line(line: &str) -> Letter {
             _ => panic!("two payloads: {line:.300}"),
         },
         created_at: Timestamp(read.created_at.parse::<jiff::Timestamp>().unwrap().as_microsecond()),
+    }
+}
+
+/// What the endpoint does not take.
+const REFUSED: &str = "\"refused\"";
+
+struct WebhooksUnderTest {
+    sink: Webhooks,
+    endpoint: Endpoint,
+}
+
+#[async_trait]
+impl Subject for WebhooksUnderTest {
+    fn sink(&self) -> &dyn Sink {
+        &self.sink
+    }
+
+    fn declared(&self) -> Declared {
+        Declared { fences: false, keeps_position: false, drops_repeats: false, can_be_read: true }
+    }
+
+    async fn arrived(&self) -> Vec<Letter> {
+        let received = self.endpoint.received();
+        received.iter().filter(|received| received.body != REFUSED).map(|received| read_request(received)).collect()
+    }
+
+    fn unacceptable(&self) -> Option<Letter> {
+        Some(Letter { content: Content::Json(REFUSED.to_owned()), ..Letter::new("refused", "a") })
+    }
+
+    fn unreachable(&self) -> Option<Box<dyn Sink>> {
+        // Nobody listens on the first port.
+        Some(Box::new(webhooks::sink(&webhooks::settings("http://127.0.0.1:1/"))))
+    }
+}
+
+/// A request as it is documented.
+fn read_request(received: &Received) -> Letter {
+    let header = |name: &str| {
+        let value = received.headers.get(name)?.to_str().unwrap();
+        Some(percent_decode_str(value).decode_utf8().unwrap().into_owned())
+    };
+    Letter {
+        id: header("webhook-id").unwrap(),
+        topic: header("pgbaton-topic").unwrap(),
+        key: header("pgbaton-key"),
+        headers: header("pgbaton-headers"),
+        content: match header("content-type").as_deref() {
+            None => Content::None,
+            Some("application/json") => Content::Json(String::from_utf8(received.body.to_vec()).unwrap()),
+            Some("application/octet-stream") => Content::Bytes(received.body.to_vec()),
+            Some(other) => panic!("{other}"),
+        },
+        created_at: Timestamp(
+            header("pgbaton-created-at").unwrap().parse::<jiff::Timestamp>().unwrap().as_microsecond(),
+        ),
     }
 }
 

@@ -60,3 +60,5 @@ mod servers;
 mod statements;
 #[cfg(test)]
 mod tls;
+#[cfg(test)]
+mod webhooks;

@@ -152,6 +152,14 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// A table of texts; an empty one if it is not there. Values are not quoted: they may be secrets.
+    #[cfg(feature = "http")]
+    pub(super) fn texts(&mut self, name: &str) -> Vec<(String, String)> {
+        let mut section = self.section(name);
+        let names: Vec<String> = section.table.keys().cloned().collect();
+        names.into_iter().filter_map(|name| section.string(&name).map(|text| (name, text))).collect()
+    }
+
     pub(super) fn boolean(&mut self, name: &str, default: bool) -> bool {
         match self.table.remove(name) {
             None => default,

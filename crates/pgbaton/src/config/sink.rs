@@ -10,14 +10,21 @@ use crate::error::{Error, Kind};
 use crate::sink::Sink;
 use crate::sink::discard::Discard;
 use crate::sink::file::JsonLines;
+#[cfg(feature = "http")]
+use crate::sink::http::Webhooks;
 #[cfg(feature = "postgres")]
 use crate::sink::postgres::Inbox;
+
+#[cfg(feature = "http")]
+mod http;
 
 /// A sink's options.
 pub(super) enum SinkFields {
     Stdout,
     File(PathBuf),
     Discard,
+    #[cfg(feature = "http")]
+    Http(Box<Webhooks>),
     #[cfg(feature = "postgres")]
     Postgres {
         database: Box<Database>,
@@ -41,10 +48,12 @@ pub(super) fn read(
             // A file belongs to one replica and relay.
             SinkFields::File(path.replace("{name}", replica).replace("{relay}", relay).into())
         }),
+        #[cfg(feature = "http")]
+        "http" => http::read(&mut section, &path, problems).map(|sink| SinkFields::Http(Box::new(sink))),
         #[cfg(feature = "postgres")]
         "postgres" => postgres(&mut section, ttl, &path, problems),
         _ => {
-            problems.add(&format!("{path}.type"), "is none of stdout, file, postgres, discard");
+            problems.add(&format!("{path}.type"), "is none of stdout, file, http, postgres, discard");
             None
         }
     };
@@ -74,6 +83,8 @@ impl SinkFields {
             Self::Stdout => Arc::new(JsonLines::stdout()),
             Self::File(path) => Arc::new(JsonLines::file(path)),
             Self::Discard => Arc::new(Discard),
+            #[cfg(feature = "http")]
+            Self::Http(sink) => Arc::new(*sink),
             #[cfg(feature = "postgres")]
             Self::Postgres { database, table } => Arc::new(
                 Inbox::new(*database, &table)
