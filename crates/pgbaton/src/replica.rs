@@ -33,6 +33,32 @@ pub struct ReplicaSpec {
     pub relays: Vec<RelaySpec>,
 }
 
+/// How long lanes stay with a replica that no longer renews, unless it says otherwise.
+pub(crate) const TTL: Duration = Duration::from_secs(5);
+
+/// How long a clean stop may take, unless it says otherwise.
+pub(crate) const DRAIN: Duration = Duration::from_secs(10);
+
+impl ReplicaSpec {
+    /// A replica without relays, with the defaults of the configuration file. Whoever changes the ttl also makes the database
+    /// with a third of it as its patience, so that a renewal can be tried again.
+    ///
+    /// # Errors
+    /// A connection string that cannot be read.
+    pub fn new(dsn: &str) -> Result<Self, Error> {
+        let database = Database::new(dsn, TTL / 3)?;
+        let name = format!("pid-{}", std::process::id());
+        Ok(Self { name, database, ttl: TTL, drain: DRAIN, relays: Vec::new() })
+    }
+
+    /// One relay more. Their names differ.
+    #[must_use]
+    pub fn relay(mut self, relay: RelaySpec) -> Self {
+        self.relays.push(relay);
+        self
+    }
+}
+
 /// A running replica's counters, one for each relay.
 pub type AllMetrics = HashMap<RelayName, Arc<Metrics>>;
 

@@ -11,6 +11,8 @@ mod conformance;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]
+mod examples;
+#[cfg(test)]
 mod gate;
 #[cfg(test)]
 mod hand;
@@ -22,6 +24,8 @@ mod lanes;
 mod lines;
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod operator;
 #[cfg(test)]
 mod order;
 #[cfg(test)]
