@@ -1,4 +1,4 @@
-//! A relay inside a program of its own, with a sink of its own: `cargo run --example embed -- "$DSN"`.
+//! A relay inside a program of its own, with a sink of its own: `cargo run -p pgbaton --example embed -- "$DSN"`.
 //!
 //! `DSN` is that of the relay's role, on a database that `pgbaton migrate` and `pgbaton grants` have prepared. Messages of
 //! the relay `orders` come out on standard output, one a line, until SIGINT or SIGTERM. Start it twice: the two share the

@@ -1,5 +1,5 @@
 //! An application that changes a table of its own and sends a message in one transaction:
-//! `cargo run --example send -- "$DSN" 42`.
+//! `cargo run -p pgbaton --example send -- "$DSN" 42`.
 //!
 //! `DSN` is that of a role that is a member of `pgbaton_producer` and may update `app.orders`, made by
 //! `create table app.orders (id bigint primary key, state text not null)`. It pays for the order and says so.
