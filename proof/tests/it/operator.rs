@@ -1,5 +1,6 @@
 //! What operators are given keeps up with the code: each line of the log that asks for attention is in `docs/operate.md`.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -103,13 +104,39 @@ fn literals_are_found() {
     assert!(fixed_parts("{what}").is_empty());
 }
 
+/// Names of metrics in a text: `pgbaton_` and what belongs to it.
+fn metrics(text: &str) -> BTreeSet<String> {
+    let rest = |at: usize| text[at..].chars().take_while(|c| c.is_ascii_lowercase() || matches!(c, '_')).collect();
+    text.match_indices("pgbaton_").map(|(at, _)| rest(at)).collect()
+}
+
+/// A test of the daemon compares that page with the code.
+#[test]
+fn alerts_and_dashboard_use_metrics_that_there_are() {
+    let page = read("docs/metrics.md");
+    let table: Vec<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("| `pgbaton_")?.split('`').next()).collect();
+    assert!(table.len() > 10, "docs/metrics.md has another table now: {table:?}");
+    for file in ["contrib/prometheus/alerts.yml", "contrib/grafana/pgbaton.json"] {
+        let used = metrics(&read(file));
+        assert!(used.len() > 5, "{file}: {used:?}");
+        for name in used {
+            // A histogram is asked for by its buckets.
+            let known = name.strip_suffix("_bucket").unwrap_or(&name).trim_start_matches("pgbaton_");
+            assert!(table.contains(&known), "{file}: there is no metric {name}");
+        }
+    }
+    let dashboard: serde_json::Value = serde_json::from_str(&read("contrib/grafana/pgbaton.json")).unwrap();
+    assert!(dashboard["panels"].as_array().is_some_and(|panels| !panels.is_empty()));
+}
+
 /// Sections of the page that are pointed at are there.
 #[test]
 fn links_lead_somewhere() {
     for (page, folder) in [("README.md", ""), ("docs/operate.md", "docs/")] {
         let text = read(page);
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            if link.starts_with("http") || link.ends_with("metrics.md") {
+            if link.starts_with("http") {
                 continue;
             }
             let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
