@@ -173,7 +173,7 @@ pub(crate) enum SegmentsCommand {
         /// How long each is written to, such as 1h or 15m.
         #[arg(long, value_parser = duration)]
         length: Option<Duration>,
-        /// How long messages are kept once they have been dealt with, such as 0s or 3d.
+        /// How long messages are kept once they have been dealt with, such as 0s or 72h.
         #[arg(long, value_parser = duration)]
         retention: Option<Duration>,
     },

@@ -2,7 +2,8 @@
 
 use std::io::Read;
 
-use pgbaton::control::{self, NewMessage};
+use pgbaton::control;
+use pgbaton::send::NewMessage;
 
 use crate::args::SendArgs;
 use crate::{Failure, print_json};

@@ -14,8 +14,8 @@ use toml::Table;
 use crate::connection::Database;
 use crate::error::{Error, Kind};
 use crate::lane::RelayName;
-use crate::relay::{Limits, Pace, RelaySpec, Start};
-use crate::replica::ReplicaSpec;
+use crate::relay::{LANES, Limits, Pace, RelaySpec, Start};
+use crate::replica::{DRAIN, ReplicaSpec, TTL};
 
 mod file;
 mod overrides;
@@ -126,7 +126,7 @@ impl Config {
         let mut root = Section::new("", table, &problems);
         let mut database = root.section("database");
         let mut lease = root.section("lease");
-        let ttl = lease.duration("ttl", Duration::from_secs(5));
+        let ttl = lease.duration("ttl", TTL);
         if ttl < LEAST_TTL {
             problems.add("lease.ttl", &format!("is {ttl:?}; it cannot be shorter than {LEAST_TTL:?}"));
         }
@@ -141,7 +141,7 @@ impl Config {
         let database_for = dsn.and_then(|dsn| parse_dsn(&dsn, ttl, "database.dsn", &problems));
         database.finish();
         let name = root.string("name").unwrap_or_else(default_name);
-        let drain = root.duration("drain", Duration::from_secs(10));
+        let drain = root.duration("drain", DRAIN);
         let replica = ReplicaFields { name, database: database_for, ttl, drain };
         let log = log(&mut root, &problems);
         let http = http(&mut root, &problems);
@@ -204,7 +204,7 @@ impl Given {
 }
 
 /// The machine's name and the process's number: in containers every process has the number 1.
-fn default_name() -> String {
+pub(crate) fn default_name() -> String {
     let uname = rustix::system::uname();
     let host = uname.nodename().to_string_lossy();
     // It may become part of a path.
@@ -294,7 +294,7 @@ fn relay(replica: &str, name: &str, mut section: Section<'_>, ttl: Duration, pro
     if relay_name.is_none() {
         problems.add(&path, "a relay is named by 1 to 63 of a-z, 0-9, _ and -");
     }
-    let lanes = section.integer("lanes", 16, 1, 4_096);
+    let lanes = section.integer("lanes", LANES.unsigned_abs(), 1, 4_096);
     if lanes.count_ones() != 1 {
         problems.add(&key("lanes"), "is not a power of two");
     }

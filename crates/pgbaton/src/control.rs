@@ -1,11 +1,11 @@
 //! What operators do: commands are thin over this.
 
 use serde::Serialize;
-use tokio_postgres::types::Type;
 
-use crate::connection::{Access, Database, Parameter};
-use crate::error::{Error, Kind};
+use crate::connection::{Access, Database};
+use crate::error::Error;
 use crate::migrate;
+use crate::send::{NewMessage, Sent};
 use crate::source::native;
 use crate::sql;
 
@@ -13,46 +13,14 @@ pub mod rebase;
 pub mod relays;
 pub mod segments;
 
-/// A message to be inserted.
-#[derive(Debug, Default)]
-pub struct NewMessage {
-    /// Where it goes.
-    pub topic: String,
-    /// What it is ordered by.
-    pub key: Option<String>,
-    /// One JSON object.
-    pub headers: Option<String>,
-    /// The payload as JSON; at most one of the two.
-    pub json: Option<String>,
-    /// The payload as bytes.
-    pub bytes: Option<Vec<u8>>,
-}
-
-/// What became of it.
-#[derive(Debug, Serialize)]
-pub struct Sent {
-    /// Its number in the log.
-    pub id: i64,
-    /// What receivers drop repeats by.
-    pub message_id: String,
-}
-
-/// Inserts one message and commits.
+/// Inserts one message and commits. An application sends within its own transaction instead: [`crate::send`].
 ///
 /// # Errors
 /// What the outbox refuses, in the server's words, which do not quote the payload.
 pub async fn send(database: &Database, message: &NewMessage) -> Result<Sent, Error> {
     let connection = database.connect().await?;
-    let parameters: [Parameter<'_>; 5] = [
-        (&message.topic, Type::TEXT),
-        (&message.key, Type::TEXT),
-        (&message.headers, Type::TEXT),
-        (&message.json, Type::TEXT),
-        (&message.bytes, Type::BYTEA),
-    ];
-    let [rows] = connection.pipeline(Access::Write, [(sql::SEND, &parameters)]).await?;
-    let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "nothing was inserted"))?;
-    Ok(Sent { id: row.try_get("id")?, message_id: row.try_get("message_id")? })
+    let [rows] = connection.pipeline(Access::Write, [(sql::SEND, &message.parameters())]).await?;
+    Sent::of(&rows)
 }
 
 /// One lane, as the database knows it.

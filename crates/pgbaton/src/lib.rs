@@ -3,6 +3,38 @@
 //! Applications insert messages into an outbox table inside their own transaction; several replicas deliver them to a
 //! sink, and no row is ever published by two of them. `ARCHITECTURE.md` in the repository says how and why.
 //!
+//! # In a program of your own
+//!
+//! A program that sends needs one function, which works inside its own transaction ([`mod@send`]):
+//!
+//! ```no_run
+//! use pgbaton::send::{NewMessage, send};
+//!
+//! # async fn pay(client: &mut pgbaton::tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+//! let transaction = client.transaction().await?;
+//! transaction.execute("update app.orders set state = 'paid' where id = $1", &[&42_i64]).await?;
+//! send(&transaction, &NewMessage::new("orders.paid").key("42").json("{\"order\": 42}")).await?;
+//! transaction.commit().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A program that delivers runs a [`replica::Replica`], beside any number of others and of `pgbaton run` with the same relays:
+//!
+//! ```no_run
+//! use pgbaton::relay::RelaySpec;
+//! use pgbaton::replica::{Replica, ReplicaSpec};
+//! use pgbaton::sink::discard::Discard; // or one of your own: see `examples/embed.rs`
+//!
+//! # async fn run(stopped: tokio::sync::watch::Receiver<bool>) -> Result<(), pgbaton::Error> {
+//! let spec = ReplicaSpec::new("host=localhost dbname=app user=pgbaton_relay")?.relay(RelaySpec::new("orders", Discard)?);
+//! Replica::new(spec).run(stopped).await
+//! # }
+//! ```
+//!
+//! `examples/send.rs` and `examples/embed.rs` are whole programs. Logs go to whatever `tracing` subscriber there is, and
+//! `docs/operate.md` says what each warning means. Both run on any number of `tokio` workers.
+//!
 //! # Layout
 //!
 //! Read in this order.
@@ -12,8 +44,8 @@
 //! * A process: [`replica`]. The path of a message: [`relay`] and its four files `claim`, `read`, `publish`, `acknowledge`.
 //! * The two seams: [`source`] (where messages come from, and where it is written how far each lane is) and [`sink`]. The
 //!   one source is `source/native`: `sight` looks for targets, `read` carries out the plan, `rows` makes messages of rows.
-//! * Around it: [`clock`], [`config`], `connection` with `dsn` and `tls`, [`control`], `error`, [`housekeeping`],
-//!   [`metrics`], [`migrate`], [`observe`], `thread`, [`vitals`], and [`sql`], which lists every statement.
+//! * Around it: [`clock`], [`config`], `connection` with `dsn` and `tls`, [`control`], `error`, [`mod@send`],
+//!   [`housekeeping`], [`metrics`], [`migrate`], [`observe`], `thread`, [`vitals`], and [`sql`], which lists every statement.
 //!
 //! # Features
 //!
@@ -42,6 +74,7 @@ pub mod position;
 pub mod relay;
 pub mod replica;
 pub mod retry;
+pub mod send;
 pub mod sink;
 pub mod source;
 pub mod sql;
@@ -51,3 +84,5 @@ pub mod vitals;
 
 pub use connection::Database;
 pub use error::Error;
+/// The client whose transactions [`send`](send::send) works in: the same version as this crate's.
+pub use tokio_postgres;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::lane::Epoch;
+use crate::lease::LeaseOver;
 
 /// What became of one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +84,14 @@ pub enum AppendError {
     /// The lease ended before the write. Nothing was written.
     #[error("the lease ended before the write")]
     LeaseOver,
+}
+
+/// So that a sink can say `deadline.check()?` before its one write of a call. After an earlier write of the same call the
+/// answer is [`AppendError::Ambiguous`] instead, since something was written.
+impl From<LeaseOver> for AppendError {
+    fn from(_: LeaseOver) -> Self {
+        Self::LeaseOver
+    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, OnceCell, mpsc};
 
 use crate::clock;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::lane::{Grant, RelayName};
 use crate::lease::BootInstant;
 use crate::metrics::Metrics;
@@ -60,10 +60,38 @@ pub struct RelaySpec {
     pub resend_lost: bool,
 }
 
+/// Lanes of a relay that does not say how many it is to have.
+pub(crate) const LANES: i32 = 16;
+
+impl RelaySpec {
+    /// A relay with the defaults of the configuration file; its fields may be changed.
+    ///
+    /// # Errors
+    /// A name that is not 1 to 63 of `a-z`, `0-9`, `_` and `-`.
+    pub fn new(name: &str, sink: impl Sink + 'static) -> Result<Self, Error> {
+        let refused = || {
+            Error::new(Kind::Config, format!("{name:?} names no relay"))
+                .hint("A relay is named by 1 to 63 of a-z, 0-9, _ and -")
+        };
+        Ok(Self {
+            name: RelayName::new(name).ok_or_else(refused)?,
+            lanes: LANES,
+            start: Start::default(),
+            topics: Vec::new(),
+            sink: Arc::new(sink),
+            limits: Limits::default(),
+            pace: Pace::default(),
+            wake: false,
+            resend_lost: false,
+        })
+    }
+}
+
 /// Where a relay starts when it is registered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Start {
     /// With every message that the outbox still holds.
+    #[default]
     Earliest,
     /// With what commits from now on.
     Latest,
@@ -164,7 +192,7 @@ impl Relay {
         } else {
             tracing::error!(relay = %self.spec.name, %error, "{what}");
         }
-        if matches!(error.kind(), crate::error::Kind::OtherIncarnation(_)) {
+        if matches!(error.kind(), Kind::OtherIncarnation(_)) {
             self.look_again.notify_one();
         }
     }

@@ -37,6 +37,32 @@ pub struct ReplicaSpec {
     pub relays: Vec<RelaySpec>,
 }
 
+/// How long lanes stay with a replica that no longer renews, unless it says otherwise.
+pub(crate) const TTL: Duration = Duration::from_secs(5);
+
+/// How long a clean stop may take, unless it says otherwise.
+pub(crate) const DRAIN: Duration = Duration::from_secs(10);
+
+impl ReplicaSpec {
+    /// A replica without relays, with the defaults of the configuration file. Whoever changes the ttl also makes the database
+    /// with a third of it as its patience, so that a renewal can be tried again.
+    ///
+    /// # Errors
+    /// A connection string that cannot be read.
+    pub fn new(dsn: &str) -> Result<Self, Error> {
+        let database = Database::new(dsn, TTL / 3)?;
+        let name = crate::config::default_name();
+        Ok(Self { name, database, ttl: TTL, drain: DRAIN, relays: Vec::new() })
+    }
+
+    /// One relay more. Their names differ.
+    #[must_use]
+    pub fn relay(mut self, relay: RelaySpec) -> Self {
+        self.relays.push(relay);
+        self
+    }
+}
+
 /// One process's part in all its relays.
 pub struct Replica {
     pub(crate) spec: ReplicaSpec,

@@ -6,7 +6,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use async_trait::async_trait;
+/// What the two traits below are written with, for sinks of your own.
+pub use async_trait::async_trait;
 
 use crate::clock::Deadline;
 use crate::lane::{Epoch, Grant};
@@ -25,6 +26,9 @@ mod jsonline;
 pub mod postgres;
 
 /// A destination.
+///
+/// A sink of your own implements this and [`OpenLane`], with [`macro@async_trait`]: `examples/embed.rs` is the least there is. Have
+/// it pass `conformance`, the suite that the sinks here pass, too (feature `conformance`).
 ///
 /// # Who calls what
 /// [`open`](Self::open) may be called from several tasks at once, for different lanes. For one grant there are never two

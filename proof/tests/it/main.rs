@@ -13,6 +13,8 @@ mod crash;
 #[cfg(test)]
 mod daemon;
 #[cfg(test)]
+mod examples;
+#[cfg(test)]
 mod gate;
 #[cfg(test)]
 mod hand;
@@ -26,6 +28,8 @@ mod lanes;
 mod lines;
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod operator;
 #[cfg(test)]
 mod order;
 #[cfg(test)]

@@ -72,11 +72,26 @@ async fn ring(connection: &Connection) -> Result<Ring, Error> {
     })
 }
 
+/// A segment that is written to again before its messages are old enough never gets empty.
+fn comes_round_late_enough(ring: Ring) -> Result<(), Error> {
+    let Ring { segments, seconds, retention_seconds } = ring;
+    if retention_seconds <= i64::from(segments - 2) * i64::from(seconds) {
+        return Ok(());
+    }
+    Err(Error::refused(
+        format!(
+            "{segments} segments of {seconds} s each come round before messages are {retention_seconds} s old: none would \
+             ever be emptied"
+        ),
+        "Give it more or longer segments, so that all but two of them cover the retention",
+    ))
+}
+
 /// Sets the ring; what is `None` stays as it is. Takes the outbox's exclusive lock for some milliseconds: waits for it a
 /// tenth of a second at most, so that no producer waits longer, and tries again for `patience`.
 ///
 /// # Errors
-/// Values out of range, a role that does not own the schema, or transactions that have used the outbox all the time.
+/// Values out of range, a ring that is too short for the retention, a role that does not own the schema, or transactions that have used the outbox all the time.
 pub async fn set(
     database: &Database,
     segments: Option<i32>,
@@ -97,6 +112,7 @@ pub async fn set(
     };
     let parameters: [Parameter<'_>; 3] =
         [(&ring.segments, Type::INT4), (&ring.seconds, Type::INT4), (&ring.retention_seconds, Type::INT8)];
+    comes_round_late_enough(ring)?;
     let deadline = tokio::time::Instant::now() + patience;
     loop {
         let connection = database.connect().await?;

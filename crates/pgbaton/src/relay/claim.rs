@@ -443,9 +443,9 @@ impl Identity {
             let split = self.is_to_be_split(&ended);
             let over = self.lane_ended(ended);
             if split {
-                to_split.extend(over)
+                to_split.extend(over);
             } else {
-                drained.extend(over)
+                drained.extend(over);
             }
             next = self.lanes.try_join_next().transpose().map_err(task_died)?;
         }

@@ -54,6 +54,9 @@ async fn the_ring_is_set_while_messages_go_on(major: u32) {
     let shown = hand.fixture.pgbaton(&["segments", "--json", "--dsn", hand.fixture.relay_dsn()]).await.unwrap();
     let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
     assert_eq!(shown["segments"].as_array().unwrap().len(), 12);
+    let too_long = ["segments", "set", "--count", "12", "--length", "1h", "--retention", "11h", "--dsn", &dsn];
+    let refused = hand.fixture.pgbaton(&too_long).await.unwrap();
+    assert_eq!(refused.status.code(), Some(1), "a segment would come round before it may be emptied");
     let refused = hand.fixture.pgbaton(&["segments", "set", "--count", "2", "--dsn", &dsn]).await.unwrap();
     assert_eq!(refused.status.code(), Some(2));
     let refused =
