@@ -82,7 +82,7 @@ impl NativeSource {
     #[must_use]
     pub fn new(relay: RelayName, replica: ReplicaId, database: &Database, memory: Arc<Memory>, resend: bool) -> Self {
         // A read holds no lock that others need, and a message of 100 MB takes its time.
-        let reading = database.clone().with_patience(READING_PATIENCE.max(database.patience()));
+        let reading = database.clone().with_patience_for_answers(READING_PATIENCE.max(database.patience()));
         Self {
             relay,
             replica,
