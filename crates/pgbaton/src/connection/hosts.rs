@@ -36,6 +36,8 @@ pub(super) type Driver = tokio_postgres::Connection<Socket, <MakeRustlsConnect a
 pub(super) struct Hosts {
     dsn: Dsn,
     tls: MakeRustlsConnect,
+    /// When the kernel takes a silent peer for dead.
+    silence: Duration,
     /// Which host served last, and at which of its addresses.
     last: Mutex<Option<(usize, Option<IpAddr>)>>,
     /// Whether the DSN's warnings have been logged: when it was read, there may have been no log yet.
@@ -59,9 +61,9 @@ struct Failure {
 }
 
 impl Hosts {
-    pub(super) fn new(dsn: Dsn) -> Result<Self, Error> {
+    pub(super) fn new(dsn: Dsn, silence: Duration) -> Result<Self, Error> {
         let tls = MakeRustlsConnect::new(dsn.tls.client_config()?);
-        Ok(Self { dsn, tls, last: Mutex::new(None), warned: AtomicBool::new(false) })
+        Ok(Self { dsn, tls, silence, last: Mutex::new(None), warned: AtomicBool::new(false) })
     }
 
     pub(super) fn warnings(&self) -> &[String] {
@@ -131,7 +133,7 @@ impl Hosts {
         for address in addresses {
             attempts.push_back(Box::pin(async move {
                 let started = Instant::now();
-                let error = match timeout_at(deadline, self.at_address(host, address, patience)).await {
+                let error = match timeout_at(deadline, self.at_address(host, address)).await {
                     Ok(Ok(found)) => return Ok(found),
                     Ok(Err(error)) => error,
                     Err(_) => Error::new(Kind::Database, format!("no answer within {:.1?}", started.elapsed())),
@@ -146,8 +148,8 @@ impl Hosts {
         race(attempts, head_start).await
     }
 
-    async fn at_address(&self, host: &Host, address: Option<IpAddr>, patience: Duration) -> Result<Found, Error> {
-        let mut config = self.config(host, address, patience);
+    async fn at_address(&self, host: &Host, address: Option<IpAddr>) -> Result<Found, Error> {
+        let mut config = self.config(host, address);
         let (client, mut driver) = match config.connect(self.tls.clone()).await {
             // What `prefer` means: rather without TLS than not at all. If that fails, too, the first answer says more.
             Err(error) if config.get_ssl_mode() == SslMode::Prefer && self.tls_is_at_fault(&error) => {
@@ -169,7 +171,7 @@ impl Hosts {
     }
 
     /// What the driver is told. Its own list of hosts has one entry: we know better how long to wait for each.
-    fn config(&self, host: &Host, address: Option<IpAddr>, patience: Duration) -> tokio_postgres::Config {
+    fn config(&self, host: &Host, address: Option<IpAddr>) -> tokio_postgres::Config {
         let mut config = tokio_postgres::Config::new();
         config
             .user(&self.dsn.user)
@@ -205,12 +207,12 @@ impl Hosts {
             }
         }
         // The kernel counts keepalives in whole seconds, and refuses none: no connection would be made.
-        let least = Duration::from_secs(1);
+        let (silence, least) = (self.silence, Duration::from_secs(1));
         config
-            .connect_timeout(patience)
-            .tcp_user_timeout(patience)
-            .keepalives_idle(patience.max(least))
-            .keepalives_interval((patience / 2).max(least))
+            .connect_timeout(silence)
+            .tcp_user_timeout(silence)
+            .keepalives_idle(silence.max(least))
+            .keepalives_interval((silence / 2).max(least))
             .keepalives_retries(2);
         config
     }

@@ -102,7 +102,7 @@ impl NativeSource {
     #[must_use]
     pub fn new(spec: NativeSpec, database: &Database, memory: Arc<Memory>, metrics: Arc<Metrics>) -> Self {
         // A read holds no lock that others need, and a message of 100 MB takes its time.
-        let reading = database.clone().with_patience(READING_PATIENCE.max(database.patience()));
+        let reading = database.clone().with_patience_for_answers(READING_PATIENCE.max(database.patience()));
         let topics = spec.topics.iter().map(|topic| like(topic)).collect();
         Self {
             spec,
