@@ -18,6 +18,8 @@ on_each_version!(
     retention_keeps_what_everybody_has_passed,
     nobody_queues_behind_a_long_reader,
     a_segment_is_not_emptied_while_a_relay_is_registered,
+    a_transaction_that_sees_nothing_new_empties_nothing,
+    the_relays_role_runs_nothing_as_the_owner,
 );
 
 /// Two segments that are not in use, nor will be soon.
@@ -233,4 +235,40 @@ async fn a_segment_is_not_emptied_while_a_relay_is_registered(major: u32) {
     until("it waits", async || hand.admin.query_one(queued, &[]).await.unwrap().get(0)).await;
     hand.admin.batch_execute("commit").await.unwrap();
     waiting.await.unwrap().unwrap();
+}
+
+async fn a_transaction_that_sees_nothing_new_empties_nothing(major: u32) {
+    let hand = Hand::new(major, 1).await;
+    let (segment, _) = aside(&hand.admin).await;
+    insert_into(&hand.admin, segment, "m", "k", 1).await;
+    let mut owner = hand.holder().await;
+    owner.open(&hand, 0).await;
+    owner.deliver().await;
+    hand.relay.batch_execute("begin isolation level repeatable read").await.unwrap();
+    assert!(why(&hand.relay, segment).await.unwrap().contains("does not see"));
+    hand.relay.batch_execute("rollback").await.unwrap();
+    assert_eq!(why(&hand.relay, segment).await, None);
+}
+
+/// The function runs with the owner's rights, and types are looked for in the session's own schema first.
+async fn the_relays_role_runs_nothing_as_the_owner(major: u32) {
+    let hand = Hand::new(major, 1).await;
+    let (segment, _) = aside(&hand.admin).await;
+    insert_into(&hand.admin, segment, "m", "k", 1).await;
+    hand.relay
+        .batch_execute(
+            "create temp table seen (who text);
+             create function pg_temp.evil(value anyelement) returns boolean language plpgsql
+               as $$ begin insert into pg_temp.seen values (current_user); return true; end $$;
+             create domain pg_temp.text as pg_catalog.text check (pg_temp.evil(value));
+             create domain pg_temp.bigint as pg_catalog.int8 check (pg_temp.evil(value));
+             create domain pg_temp.xid8 as pg_catalog.xid8 check (pg_temp.evil(value));
+             create table pg_temp.relay as select * from pgbaton.relay;
+             grant all on seen to public",
+        )
+        .await
+        .unwrap();
+    let _ = why(&hand.relay, segment).await;
+    let seen = hand.relay.query("select who from pg_temp.seen where who <> current_user", &[]).await.unwrap();
+    assert!(seen.is_empty(), "{:?}", seen.iter().map(|row| row.get::<_, String>(0)).collect::<Vec<_>>());
 }

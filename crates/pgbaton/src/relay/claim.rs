@@ -324,6 +324,12 @@ impl Identity {
     }
 
     async fn act(&mut self, connection: &Connection, holdings: Holdings) -> Result<(), Error> {
+        for relay in self.relays.values().filter(|_| !self.leaving) {
+            // Dropped between being registered and this replica's making itself known.
+            if !holdings.lanes.iter().any(|fact| fact.grant.lane.relay == relay.spec.name) {
+                look::register(connection, &relay.spec).await?;
+            }
+        }
         let held: Vec<Grant> = self.held.keys().cloned().collect();
         let (mut claims, mut idle) = (Vec::new(), Vec::new());
         for (step, reason) in balance(&holdings, self.id, &held) {
