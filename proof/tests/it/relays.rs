@@ -10,6 +10,7 @@ use tokio_postgres::Client;
 use crate::hand::{Hand, SOON, insert, until};
 
 mod splitting;
+mod unsettled;
 
 on_each_version!(
     topics_are_filtered_by_patterns,
