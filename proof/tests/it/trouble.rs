@@ -123,7 +123,7 @@ impl Stage {
         })
         .await;
         let sql = "select count(*) from app.inbox where key::int between $1 and $2";
-        let mut delivered =
+        let delivered =
             async || -> i64 { self.inbox.query_one(sql, &[&keys.start, &(keys.end - 1)]).await.unwrap().get(0) };
         until("they are delivered", async || delivered().await == i64::from(KEYS)).await;
         let took = began.elapsed();
@@ -230,7 +230,8 @@ async fn delivered_by(inbox: &Client, sender: &str) -> Vec<std::time::SystemTime
     inbox.query(sql, &[&sender]).await.unwrap().iter().map(|row| row.get(0)).collect()
 }
 
-/// A deadline for what should have happened long before.
-async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, future).await.unwrap_or_else(|_| panic!("not within {SOON:?}: {what}"))
+/// Has segments emptied, as replicas do every few seconds.
+async fn housekeep(fixture: &Fixture) {
+    let database = pgbaton::Database::new(fixture.relay_dsn(), SOON).unwrap();
+    pgbaton::housekeeping::empty(&database).await.unwrap();
 }

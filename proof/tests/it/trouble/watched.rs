@@ -69,7 +69,8 @@ impl Watched {
         assert_eq!(self.process.exit_status().unwrap(), None, "{name} has ended");
         assert_eq!(self.process.id(), self.id);
         let samples = self.samples.lock().unwrap().clone();
-        assert!(samples.iter().all(|sample| sample.healthy), "{name} was not healthy");
+        let sick = samples.iter().position(|sample| !sample.healthy);
+        assert_eq!(sick, None, "{name} was not healthy: {:?}", sick.map(|nth| &samples[nth]));
         assert!(samples.iter().all(|sample| sample.repeated == 0.0), "{name} delivered something twice");
         let errors = self.process.lines_with(" ERROR ");
         assert!(errors.is_empty(), "nothing here needs a person: {errors:?}");
