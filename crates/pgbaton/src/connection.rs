@@ -287,25 +287,29 @@ impl Connection {
         self.begin_within(self.patience, access).await
     }
 
-    /// One simple query: if the first statement fails, none of the settings is made outside a transaction.
+    /// Two simple queries in one round trip. The first one lifts a role's own limit on statements, which counts for it alone:
+    /// all settings at once may take longer than a low one. What follows a first one that failed makes no setting outside a
+    /// transaction, and its answers are thrown away.
     async fn begin_within(&self, patience: Duration, access: Access) -> Result<(), Error> {
         let (patience, idle) = (patience.as_millis().max(1), self.patience.as_millis().max(1));
         // A role's own limit would end a read that takes its time. It came with PostgreSQL 17.
         let whole = if self.version >= 17 { "; set local transaction_timeout = 0" } else { "" };
         let limits = format!(
-            "set local statement_timeout = {patience}; set local lock_timeout = {patience}; \
-             set local idle_in_transaction_session_timeout = {idle}{whole}"
+            "set local lock_timeout = {patience}; set local idle_in_transaction_session_timeout = {idle}{whole}; {SETTINGS}"
         );
-        let sql = match access {
-            Access::Read => {
-                format!("begin isolation level repeatable read read only; {limits}; {SETTINGS}; {READ_SETTINGS}")
-            }
-            Access::Look => format!("begin isolation level read committed read only; {limits}; {SETTINGS}"),
-            Access::Write => format!(
-                "begin isolation level read committed read write; {limits}; {SETTINGS}; set local synchronous_commit = on"
+        let (begin, settings) = match access {
+            Access::Read => ("begin isolation level repeatable read read only;", format!("{limits}; {READ_SETTINGS}")),
+            Access::Look => ("begin isolation level read committed read only;", limits),
+            Access::Write => (
+                "begin isolation level read committed read write;",
+                format!("{limits}; set local synchronous_commit = on"),
             ),
         };
-        Ok(self.client.batch_execute(&sql).await?)
+        let begin = format!("{begin} set local statement_timeout = {patience}");
+        let (begun, set) =
+            tokio::join!(biased; self.client.batch_execute(&begin), self.client.batch_execute(&settings));
+        begun?;
+        Ok(set?)
     }
 
     async fn end(&self) -> Result<(), Error> {
