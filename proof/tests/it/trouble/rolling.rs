@@ -31,7 +31,7 @@ async fn stage_of_three(major: u32) -> (Stage, Load) {
         start(&mut stage, name).await;
     }
     stage.shared_out().await;
-    let load = Load::start(stage.fixture.producer_dsn(), 8, Duration::from_millis(3));
+    let load = Load::start(stage.fixture.producer_dsn(), 4, Duration::from_millis(25));
     until("messages come in", async || load.committed() > 300).await;
     (stage, load)
 }
@@ -80,8 +80,8 @@ async fn finish(mut stage: Stage, load: Load, what: &str) {
     println!(
         "figure: {what}: no message took longer than {longest:.3} s, no key was silent for longer than {gap:.3} s"
     );
-    // Under a second on a machine that has nothing else to do.
-    assert!(longest < 5.0, "a hand-over took {longest} s");
+    // Half a second on a machine that has nothing else to do; a ttl more where a lane was not given back but expired.
+    assert!(longest < 10.0, "a hand-over took {longest} s");
     each_once_in_files(&stage).await;
     stage.judge().await;
 }
