@@ -8,6 +8,7 @@
 //! * [`endpoint`]: an HTTP endpoint that answers as a script says.
 //! * [`demo`]: all of it together, with things going wrong.
 //! * [`mutants`]: the code broken on purpose, to see whether the tests notice.
+//! * [`proxy`]: a TCP proxy that cuts, swallows, stalls and refuses.
 //! * [`process`]: the relay's executable as a child that a test pauses, kills and reads the log of.
 
 pub mod bench;
@@ -18,6 +19,7 @@ mod error;
 pub mod fixture;
 pub mod mutants;
 pub mod process;
+pub mod proxy;
 pub mod servers;
 pub mod writers;
 

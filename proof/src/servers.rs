@@ -81,11 +81,19 @@ pub struct Options {
     /// The folder below which the cluster's own is made; by default the one for temporary files.
     /// Every account must be able to enter it, and its path be shorter than about 60 characters.
     pub parent: PathBuf,
+    /// Variables for the server and its processes, besides what they need anyway.
+    pub environment: Vec<(String, String)>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { fsync: false, shared_buffers: "64MB".to_owned(), settings: Vec::new(), parent: std::env::temp_dir() }
+        Options {
+            fsync: false,
+            shared_buffers: "64MB".to_owned(),
+            settings: Vec::new(),
+            parent: std::env::temp_dir(),
+            environment: Vec::new(),
+        }
     }
 }
 
@@ -99,6 +107,7 @@ pub struct Cluster {
     port: u16,
     binaries: Binaries,
     account: Account,
+    environment: Vec<(String, String)>,
     /// Last, since a field is dropped after those before it.
     home: Home,
 }
@@ -111,15 +120,17 @@ impl Cluster {
         let account = Account::choose()?;
         let label = format!("pg{}", binaries.major());
         let home = Home::create(&options.parent, &label, account)?;
-        let mut cluster = Cluster { server: None, port: 0, binaries: binaries.clone(), account, home };
+        let (binaries, environment) = (binaries.clone(), options.environment.clone());
+        let mut cluster = Cluster { server: None, port: 0, binaries, account, environment, home };
         cluster.initialise(&options)?;
         cluster.launch_on_a_free_port().await?;
         Ok(cluster)
     }
 
-    /// Starts a stopped cluster on the port it had, and waits until it has recovered and accepts
-    /// connections.
+    /// Starts a cluster that was stopped, or has ended by itself, on the port it had, and waits until it has recovered and
+    /// accepts connections.
     pub async fn start_again(&mut self) -> Result<(), Error> {
+        self.reap()?;
         if self.server.is_some() {
             return Err(Error::new("the cluster runs already"));
         }
@@ -302,7 +313,9 @@ impl Cluster {
     }
 
     fn command(&self, program: &Path) -> Command {
-        self.account.command(program, self.home.path())
+        let mut command = self.account.command(program, self.home.path());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
     }
 
     fn cannot_run(&self, program: &Path, cause: &std::io::Error) -> Error {

@@ -28,10 +28,8 @@ pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 #[derive(Clone)]
 pub struct Database {
     hosts: Arc<Hosts>,
-    /// For an answer.
+    /// For an answer, and for a connection, over all hosts.
     patience: Duration,
-    /// For a connection, over all hosts.
-    connecting: Duration,
 }
 
 /// Without the DSN, which holds secrets.
@@ -50,7 +48,7 @@ impl Database {
     /// A connection string that cannot be read or honoured, a file that it names and that cannot be used.
     pub fn new(dsn: &str, patience: Duration) -> Result<Self, Error> {
         let dsn = Dsn::read(dsn, &Environment::of_this_process())?;
-        Ok(Self { hosts: Arc::new(Hosts::new(dsn, patience)?), patience, connecting: patience })
+        Ok(Self { hosts: Arc::new(Hosts::new(dsn, patience)?), patience })
     }
 
     /// What whoever wrote the DSN should know: that a server is not verified, that a password file is not used. They are
@@ -63,13 +61,6 @@ impl Database {
     /// The same database with another bound on every wait. When a silent peer counts as dead stays as it was.
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {
-        (self.patience, self.connecting) = (patience, patience);
-        self
-    }
-
-    /// The same database, where an answer may take longer than a connection: while one waits for a dead host, another
-    /// one may become the primary.
-    pub(crate) fn with_patience_for_answers(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
@@ -81,7 +72,7 @@ impl Database {
 
     /// Opens a connection.
     pub(crate) async fn connect(&self) -> Result<Connection, Error> {
-        let (client, driver) = self.hosts.connect(self.connecting).await?;
+        let (client, driver) = self.hosts.connect(self.patience).await?;
         let version = driver.parameter("server_version").map(major).unwrap_or_default();
         let driver = tokio::spawn(drive(driver));
         Ok(Connection { client, driver, version, patience: self.patience })
@@ -96,7 +87,7 @@ impl Database {
         mut heard: impl FnMut(),
         listening: impl FnOnce(),
     ) -> Result<std::convert::Infallible, Error> {
-        let (client, mut driver) = self.hosts.connect(self.connecting).await?;
+        let (client, mut driver) = self.hosts.connect(self.patience).await?;
         let listen = format!("listen {channel}");
         let mut told = futures_util::stream::poll_fn(move |context| driver.poll_message(context));
         let mut subscribed = std::pin::pin!(client.batch_execute(&listen));
@@ -165,6 +156,12 @@ impl Drop for Connection {
 }
 
 impl Connection {
+    /// The same connection, where every answer is waited for so long.
+    pub(crate) fn waiting(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
     /// Whether the other side has closed it.
     pub(crate) fn is_closed(&self) -> bool {
         self.client.is_closed()
@@ -290,25 +287,29 @@ impl Connection {
         self.begin_within(self.patience, access).await
     }
 
-    /// One simple query: if the first statement fails, none of the settings is made outside a transaction.
+    /// Two simple queries in one round trip. The first one lifts a role's own limit on statements, which counts for it alone:
+    /// all settings at once may take longer than a low one. What follows a first one that failed makes no setting outside a
+    /// transaction, and its answers are thrown away.
     async fn begin_within(&self, patience: Duration, access: Access) -> Result<(), Error> {
         let (patience, idle) = (patience.as_millis().max(1), self.patience.as_millis().max(1));
         // A role's own limit would end a read that takes its time. It came with PostgreSQL 17.
         let whole = if self.version >= 17 { "; set local transaction_timeout = 0" } else { "" };
         let limits = format!(
-            "set local statement_timeout = {patience}; set local lock_timeout = {patience}; \
-             set local idle_in_transaction_session_timeout = {idle}{whole}"
+            "set local lock_timeout = {patience}; set local idle_in_transaction_session_timeout = {idle}{whole}; {SETTINGS}"
         );
-        let sql = match access {
-            Access::Read => {
-                format!("begin isolation level repeatable read read only; {limits}; {SETTINGS}; {READ_SETTINGS}")
-            }
-            Access::Look => format!("begin isolation level read committed read only; {limits}; {SETTINGS}"),
-            Access::Write => format!(
-                "begin isolation level read committed read write; {limits}; {SETTINGS}; set local synchronous_commit = on"
+        let (begin, settings) = match access {
+            Access::Read => ("begin isolation level repeatable read read only;", format!("{limits}; {READ_SETTINGS}")),
+            Access::Look => ("begin isolation level read committed read only;", limits),
+            Access::Write => (
+                "begin isolation level read committed read write;",
+                format!("{limits}; set local synchronous_commit = on"),
             ),
         };
-        Ok(self.client.batch_execute(&sql).await?)
+        let begin = format!("{begin} set local statement_timeout = {patience}");
+        let (begun, set) =
+            tokio::join!(biased; self.client.batch_execute(&begin), self.client.batch_execute(&settings));
+        begun?;
+        Ok(set?)
     }
 
     async fn end(&self) -> Result<(), Error> {

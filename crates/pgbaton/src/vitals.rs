@@ -14,17 +14,32 @@ use crate::lease::BootInstant;
 #[derive(Debug, Clone, Default)]
 pub struct Vitals(Arc<Mutex<Marks>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Marks {
     name: String,
     ttl: Duration,
     relays: Vec<RelayName>,
-    /// When the loop that looks after the lanes last went round.
-    progressed: Option<BootInstant>,
+    /// When the loop that looks after the lanes last went round. Before it has begun: since when it is about to.
+    progressed: BootInstant,
     /// When the database last answered a look, and whether it did so the last time.
     answered: Option<BootInstant>,
     answers: bool,
     identity: Option<(ReplicaId, SharedLease)>,
+}
+
+/// A process that has just started lives: whoever asks it before its replica begins must not have it restarted.
+impl Default for Marks {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            ttl: Duration::ZERO,
+            relays: Vec::new(),
+            progressed: clock::now(),
+            answered: None,
+            answers: false,
+            identity: None,
+        }
+    }
 }
 
 /// What was known at one moment.
@@ -36,8 +51,8 @@ pub struct Reading {
     pub ttl: Duration,
     /// The relays it runs.
     pub relays: Vec<RelayName>,
-    /// How long ago its supervisor made progress; `None` if it has not begun.
-    pub progress: Option<Duration>,
+    /// How long ago its supervisor made progress, or was to begin.
+    pub progress: Duration,
     /// How long ago the database last answered a look; `None` if it never did.
     pub database: Option<Duration>,
     /// Whether it answered the last one.
@@ -52,7 +67,7 @@ impl Reading {
     #[must_use]
     pub fn lives(&self) -> bool {
         const LEAST: Duration = Duration::from_secs(10);
-        self.progress.is_some_and(|ago| ago <= LEAST.max(3 * self.ttl))
+        self.progress <= LEAST.max(3 * self.ttl)
     }
 
     /// Whether it can work: the database answered within one ttl, and the lease is held. A sink that is down is no reason
@@ -72,7 +87,7 @@ impl Vitals {
             name: marks.name.clone(),
             ttl: marks.ttl,
             relays: marks.relays.clone(),
-            progress: marks.progressed.map(|at| now.since(at)),
+            progress: now.since(marks.progressed),
             database: marks.answered.map(|at| now.since(at)),
             answers: marks.answers,
             lease: marks.identity.as_ref().and_then(|(id, lease)| Some((*id, lease.check().ok()?))),
@@ -83,12 +98,12 @@ impl Vitals {
     pub(crate) fn begin(&self, name: &str, ttl: Duration, relays: Vec<RelayName>) {
         self.with(|marks| {
             (marks.name, marks.ttl, marks.relays) = (name.to_owned(), ttl, relays);
-            marks.progressed = Some(clock::now());
+            marks.progressed = clock::now();
         });
     }
 
     pub(crate) fn progress(&self) {
-        self.with(|marks| marks.progressed = Some(clock::now()));
+        self.with(|marks| marks.progressed = clock::now());
     }
 
     pub(crate) fn looked(&self, answers: bool) {
@@ -123,7 +138,7 @@ mod tests {
             name: String::new(),
             ttl: TTL,
             relays: Vec::new(),
-            progress: Some(Duration::ZERO),
+            progress: Duration::ZERO,
             database: Some(Duration::ZERO),
             answers: true,
             lease: Some((ReplicaId(Uuid::nil()), TTL)),
@@ -132,10 +147,10 @@ mod tests {
 
     #[test]
     fn a_supervisor_may_wait_for_three_leases() {
-        let lives = |secs, ttl| Reading { progress: Some(Duration::from_secs(secs)), ttl, ..reading() }.lives();
+        let lives = |secs, ttl| Reading { progress: Duration::from_secs(secs), ttl, ..reading() }.lives();
         assert!(lives(10, Duration::from_secs(1)) && !lives(11, Duration::from_secs(1)));
         assert!(lives(15, TTL) && !lives(16, TTL));
-        assert!(!Reading { progress: None, ..reading() }.lives());
+        assert!(Vitals::default().read().lives(), "it has just started");
     }
 
     #[test]

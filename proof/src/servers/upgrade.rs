@@ -9,7 +9,8 @@ impl Cluster {
         self.stop_fast().await?;
         let options = Options::default();
         let home = Home::create(&options.parent, &format!("pg{}", binaries.major()), self.account)?;
-        let mut new = Cluster { server: None, port: 0, binaries: binaries.clone(), account: self.account, home };
+        let (account, environment) = (self.account, self.environment.clone());
+        let mut new = Cluster { server: None, port: 0, binaries: binaries.clone(), account, environment, home };
         new.initialise(&options)?;
         let program = binaries.program("pg_upgrade");
         let mut command = new.command(&program);

@@ -65,4 +65,6 @@ mod statements;
 #[cfg(test)]
 mod tls;
 #[cfg(test)]
+mod trouble;
+#[cfg(test)]
 mod webhooks;

@@ -6,6 +6,7 @@ use tokio_postgres::Client;
 
 use crate::hand::{Hand, Holder, SOON, until};
 
+mod racing;
 mod ring;
 mod set_back;
 
@@ -47,7 +48,8 @@ pub async fn empty(hand: &Hand) {
     housekeeping::empty(&database).await.unwrap();
 }
 
-async fn why(client: &Client, segment: i16) -> Option<String> {
+/// Tries to empty a segment, and says why it was not.
+pub async fn why(client: &Client, segment: i16) -> Option<String> {
     client.query_one("select pgbaton.empty_segment($1)", &[&segment]).await.unwrap().get(0)
 }
 

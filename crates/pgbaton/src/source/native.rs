@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -24,16 +23,16 @@ use crate::sql;
 
 mod acknowledge;
 mod check;
+mod patience;
 mod read;
 mod rows;
 mod sight;
 
+use patience::Patience;
+
 /// What to say when positions and log do not belong together.
 pub(crate) const REBASE: &str = "The log was restored, or set back by hand. `pgbaton rebase` takes all positions back \
      to what is certain without losing a message; messages delivered since then repeat";
-
-/// How long to wait for the answer to a read.
-const READING_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What to say when the server is another one than the schema knows, with the same tables.
 const CONFIRM: &str = "If `pg_upgrade` made this server of the old one, `pgbaton confirm` takes that down. If it was \
@@ -60,6 +59,8 @@ pub struct NativeSource {
     memory: Arc<Memory>,
     metrics: Arc<Metrics>,
     reader: tokio::sync::Mutex<Slot>,
+    /// For reads, which hold no lock that others need.
+    patience: Patience,
     writer: tokio::sync::Mutex<Slot>,
     /// Counts acknowledgements, so that of two under one epoch the later one has the greater number.
     seq: AtomicI64,
@@ -101,15 +102,14 @@ impl NativeSource {
     /// server's clock says.
     #[must_use]
     pub fn new(spec: NativeSpec, database: &Database, memory: Arc<Memory>, metrics: Arc<Metrics>) -> Self {
-        // A read holds no lock that others need, and a message of 100 MB takes its time.
-        let reading = database.clone().with_patience_for_answers(READING_PATIENCE.max(database.patience()));
         let topics = spec.topics.iter().map(|topic| like(topic)).collect();
         Self {
             spec,
             topics,
             memory,
             metrics,
-            reader: tokio::sync::Mutex::new(Slot::new(reading)),
+            reader: tokio::sync::Mutex::new(Slot::new(database.clone())),
+            patience: Patience::new(database.patience()),
             writer: tokio::sync::Mutex::new(Slot::new(database.clone())),
             seq: AtomicI64::new(0),
             stints: AtomicU64::new(0),

@@ -191,19 +191,12 @@ impl NativeSource {
         batches: &mut Vec<Batch>,
     ) -> Result<bool, Error> {
         let mut slot = self.reader.lock().await;
-        let connection = slot.take().await?;
-        let told = if let Ends::Told(told) = ends { Some(told) } else { None };
-        let mut brought = self.bring(&connection, step, told, rows).await?;
-        let end = match (ends, brought.last) {
-            (Ends::AtUpper, _) => step.upto,
-            (Ends::LastRow(_), Some(last)) => last,
-            (Ends::LastRow(told), None) => {
-                // There may be more behind what was examined.
-                brought = self.bring(&connection, step, Some(told), rows).await?;
-                brought.end.unwrap_or(step.upto)
-            }
-            (Ends::Told(_), _) => brought.end.unwrap_or(step.upto),
-        };
+        let (connection, began) = (slot.take().await?.waiting(self.patience.now()), clock::now());
+        let examined = self.examine(&connection, step, ends, rows).await;
+        self.patience.follow(clock::now().since(began), examined.is_ok());
+        let (brought, end) = examined?;
+        // Large ones, one at a time.
+        let connection = connection.waiting(self.patience.most());
         // Everything is fetched before any lane moves: what fails now moves none.
         let Brought { found, taken, bytes, .. } = brought;
         let mut left = step.budget.bytes.saturating_sub(bytes);
@@ -219,6 +212,29 @@ impl NativeSource {
         }
         self.served(step.lanes);
         Ok(batches.len() > before)
+    }
+
+    /// What a step brings, and up to where it has examined rows.
+    async fn examine(
+        &self,
+        connection: &Connection,
+        step: &Step<'_>,
+        ends: Ends<'_>,
+        rows: Statement<'_>,
+    ) -> Result<(Brought, i64), Error> {
+        let told = if let Ends::Told(told) = ends { Some(told) } else { None };
+        let mut brought = self.bring(connection, step, told, rows).await?;
+        let end = match (ends, brought.last) {
+            (Ends::AtUpper, _) => step.upto,
+            (Ends::LastRow(_), Some(last)) => last,
+            (Ends::LastRow(told), None) => {
+                // There may be more behind what was examined.
+                brought = self.bring(connection, step, Some(told), rows).await?;
+                brought.end.unwrap_or(step.upto)
+            }
+            (Ends::Told(_), _) => brought.end.unwrap_or(step.upto),
+        };
+        Ok((brought, end))
     }
 
     /// One transaction: the rows that these lanes want of those that are examined, and, if asked, where these end.

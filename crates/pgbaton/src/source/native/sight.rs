@@ -4,6 +4,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::{Log, NativeSource, REBASE, number, snapshot};
+use crate::clock;
 use crate::connection::{Access, Connection, Parameter, incarnation};
 use crate::error::{Error, Kind};
 use crate::message::Timestamp;
@@ -33,8 +34,10 @@ impl NativeSource {
     /// Looks for a new target for lanes at rest. `None` if nothing has happened since the last one.
     pub(super) async fn sight(&self, lanes: &[i32]) -> Result<Option<Sighted>, Error> {
         let mut slot = self.reader.lock().await;
-        let connection = slot.take().await?;
-        let sighted = self.sight_on(&connection, lanes).await?;
+        let (connection, began) = (slot.take().await?.waiting(self.patience.now()), clock::now());
+        let sighted = self.sight_on(&connection, lanes).await;
+        self.patience.follow(clock::now().since(began), sighted.is_ok());
+        let sighted = sighted?;
         slot.put(connection);
         Ok(sighted)
     }
@@ -46,7 +49,7 @@ impl NativeSource {
         let here = incarnation(&target)?;
         self.same_incarnation(&here)?;
         let seen = read_target(&target)?;
-        self.metrics.server_clock_says(clock(&target)?);
+        self.metrics.server_clock_says(server_clock(&target)?);
         let news = self.log(|log| {
             let mut places = lanes.iter().filter_map(|lane| log.places.get(lane));
             log.news = places.any(|place| seen.newer_than(place.read_to.consumed()));
@@ -140,7 +143,7 @@ fn known(log: &Log, lanes: &[i32]) -> (i64, i64) {
 }
 
 /// The server's clock when it took the target.
-fn clock(rows: &[Row]) -> Result<Timestamp, Error> {
+fn server_clock(rows: &[Row]) -> Result<Timestamp, Error> {
     let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "no clock"))?;
     Ok(Timestamp(row.try_get("clock")?))
 }
