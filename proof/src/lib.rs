@@ -6,6 +6,7 @@
 //! * [`writers`]: concurrent writers whose commit order is known, and the verdict on what arrived.
 //! * [`classic`]: the home-made relay that pgbaton replaces.
 //! * [`endpoint`]: an HTTP endpoint that answers as a script says.
+//! * [`pooler`]: PgBouncer in front of a test server.
 //! * [`demo`]: all of it together, with things going wrong.
 //! * [`mutants`]: the code broken on purpose, to see whether the tests notice.
 //! * [`process`]: the relay's executable as a child that a test pauses, kills and reads the log of.
@@ -17,6 +18,7 @@ pub mod endpoint;
 mod error;
 pub mod fixture;
 pub mod mutants;
+pub mod pooler;
 pub mod process;
 pub mod servers;
 pub mod writers;

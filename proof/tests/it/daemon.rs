@@ -17,24 +17,24 @@ mod traced;
 const SOON: Duration = Duration::from_secs(60);
 
 /// Listens at a port that nobody else has.
-const ANYWHERE: &str = "[http]\nlisten = \"127.0.0.1:0\"\n";
+pub const ANYWHERE: &str = "[http]\nlisten = \"127.0.0.1:0\"\n";
 
 /// An answer of the daemon.
 #[derive(Debug)]
-struct Answer {
-    status: u16,
+pub struct Answer {
+    pub status: u16,
     content_type: String,
-    body: String,
+    pub body: String,
 }
 
 impl Answer {
-    fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 }
 
 /// Where the process listens, as it says in its log: the last address if it has moved.
-async fn address_of(process: &mut Process) -> String {
+pub async fn address_of(process: &mut Process) -> String {
     process.wait_for_line("listening for", SOON).await.unwrap();
     let lines = process.lines_with("listening for");
     let line = lines.last().unwrap();
@@ -42,7 +42,7 @@ async fn address_of(process: &mut Process) -> String {
 }
 
 /// One request on a connection of its own. None if there is no answer in time, or the connection is refused.
-async fn try_get(address: &str, path: &str, within: Duration) -> Option<Answer> {
+pub async fn try_get(address: &str, path: &str, within: Duration) -> Option<Answer> {
     let exchange = async {
         let mut stream = TcpStream::connect(address).await.ok()?;
         let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n\r\n");
@@ -59,12 +59,12 @@ async fn try_get(address: &str, path: &str, within: Duration) -> Option<Answer> 
     Some(Answer { status, content_type: content_type.to_owned(), body: body.to_owned() })
 }
 
-async fn get(address: &str, path: &str) -> Answer {
+pub async fn get(address: &str, path: &str) -> Answer {
     try_get(address, path, SOON).await.unwrap_or_else(|| panic!("no answer from {address}{path}"))
 }
 
 /// Asks until the answer is as expected.
-async fn get_until(address: &str, path: &str, what: &str, expected: impl Fn(&Answer) -> bool) -> Answer {
+pub async fn get_until(address: &str, path: &str, what: &str, expected: impl Fn(&Answer) -> bool) -> Answer {
     let deadline = Instant::now() + SOON;
     loop {
         let answer = try_get(address, path, SOON).await;
