@@ -84,7 +84,14 @@ impl Database {
         let (client, driver) = self.hosts.connect(self.connecting).await?;
         let version = driver.parameter("server_version").map(major).unwrap_or_default();
         let driver = tokio::spawn(drive(driver));
-        Ok(Connection { client, driver, version, patience: self.patience })
+        let obeys = self.hosts.obeys_read_only();
+        Ok(Connection { client, driver, version, patience: self.patience, obeys })
+    }
+
+    /// The outbox was found in this life. No server that is still in an earlier one is connected to from now on: it is an
+    /// old primary, and a DSN may well name both.
+    pub(crate) fn lives(&self, here: &Incarnation) {
+        self.hosts.lives(here);
     }
 }
 
@@ -156,6 +163,8 @@ pub(crate) struct Connection {
     /// The server's major version.
     version: u32,
     patience: Duration,
+    /// Whether a server that is made read-only by default keeps its writes out, too.
+    obeys: bool,
 }
 
 impl Drop for Connection {
@@ -304,9 +313,13 @@ impl Connection {
                 format!("begin isolation level repeatable read read only; {limits}; {SETTINGS}; {READ_SETTINGS}")
             }
             Access::Look => format!("begin isolation level read committed read only; {limits}; {SETTINGS}"),
-            Access::Write => format!(
-                "begin isolation level read committed read write; {limits}; {SETTINGS}; set local synchronous_commit = on"
-            ),
+            Access::Write => {
+                // Said aloud, it would override `default_transaction_read_only`.
+                let write = if self.obeys { "" } else { " read write" };
+                format!(
+                    "begin isolation level read committed{write}; {limits}; {SETTINGS}; set local synchronous_commit = on"
+                )
+            }
         };
         Ok(self.client.batch_execute(&sql).await?)
     }

@@ -16,11 +16,11 @@ impl Cluster {
             Cluster { server: None, port: 0, binaries: self.binaries.clone(), account: self.account, home };
         let program = standby.binaries.program("pg_basebackup");
         let mut command = standby.command(&program);
-        command
-            .arg("--pgdata")
-            .arg(standby.home.data())
-            .args(["--dbname", &format!("{} application_name={NAME}", self.dsn("postgres", SUPERUSER))])
-            .args(["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync"]);
+        command.arg("--pgdata").arg(standby.home.data()).args(["--dbname", &self.dsn("postgres", SUPERUSER)]).args([
+            "--wal-method=stream",
+            "--checkpoint=fast",
+            "--no-sync",
+        ]);
         let copied = tokio::task::spawn_blocking(move || command.output());
         let output = copied
             .await
@@ -32,6 +32,13 @@ impl Cluster {
                 String::from_utf8_lossy(&output.stderr).trim()
             )));
         }
+        // What `--write-recovery-conf` writes names every option that its own libpq knows; the server may come with an
+        // older one, which refuses them.
+        let primary = format!("host=127.0.0.1 port={} user={SUPERUSER} application_name={NAME}", self.port);
+        standby.home.add_settings([("primary_conninfo", primary.as_str())])?;
+        let signal = standby.home.data().join("standby.signal");
+        std::fs::write(&signal, "").map_err(|cause| Error::because(format!("writing {}", signal.display()), &cause))?;
+        self.account.own(&signal)?;
         standby.launch_on_a_free_port().await?;
         self.wait_until_replayed(&standby).await?;
         Ok(standby)

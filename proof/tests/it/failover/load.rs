@@ -1,8 +1,8 @@
 //! A steady load of writers that follow the primary, and the books they keep beside the outbox: what the books of the new
 //! primary hold was committed, and nothing else.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use proof::fixture::{Fixture, connect};
@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_postgres::Client;
 
-use crate::hand::until;
+use crate::hand::SOON;
 
 pub const KEYS: u32 = 24;
 const TASKS: u32 = 4;
@@ -28,21 +28,23 @@ const BOOKS: &str = r#"
     create table load.ledger (message_id text, key integer, n bigint, id bigint, xid xid8);
     create function load.place(number integer) returns void language plpgsql as $$
     declare
-      customer text := 'customer-' || lpad(number::text, 4, '0');
-      count bigint;
+      name text := 'customer-' || lpad(number::text, 4, '0');
+      serial bigint;
       message record;
     begin
-      update load.customer set orders = orders + 1 where id = customer returning orders into count;
+      update load.customer set orders = orders + 1 where id = name returning orders into serial;
       insert into pgbaton.outbox (topic, key, payload_json)
-        values ('orders', customer, format('{"key":"%s","n":%s}', customer, count)::json)
+        values ('orders', name, format('{"key":"%s","n":%s}', name, serial)::json)
         returning id, xid, message_id into message;
-      insert into load.ledger values (message.message_id, number, count, message.id, message.xid);
+      insert into load.ledger values (message.message_id, number, serial, message.id, message.xid);
     end $$;"#;
 
 /// Writers at work until they are stopped. Trouble with the server makes them connect again.
 pub struct Load {
     stop: Arc<AtomicBool>,
     committed: Arc<AtomicU64>,
+    /// What a writer last met.
+    trouble: Arc<Mutex<String>>,
     tasks: JoinSet<()>,
 }
 
@@ -58,21 +60,22 @@ impl Load {
     /// Each task has keys of its own, in turns.
     pub fn start(dsn: &str) -> Load {
         let (stop, committed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let trouble: Arc<Mutex<String>> = Arc::default();
         let mut tasks = JoinSet::new();
         for first in 0..TASKS {
-            let (dsn, stop, committed) = (dsn.to_owned(), Arc::clone(&stop), Arc::clone(&committed));
+            let dsn = dsn.to_owned();
+            let (stop, committed, trouble) = (Arc::clone(&stop), Arc::clone(&committed), Arc::clone(&trouble));
             tasks.spawn(async move {
                 let mut keys = (first..KEYS).step_by(TASKS as usize).cycle();
                 while !stop.load(Ordering::Relaxed) {
-                    // Nobody answers, or only a standby does.
-                    if let Ok(Ok(client)) = timeout(PATIENCE, connect(&dsn)).await {
-                        write(&client, &mut keys, &stop, &committed).await;
+                    if let Err(met) = write(&dsn, &mut keys, &stop, &committed).await {
+                        *trouble.lock().unwrap() = met;
+                        tokio::time::sleep(PAUSE).await;
                     }
-                    tokio::time::sleep(PAUSE).await;
                 }
             });
         }
-        Load { stop, committed, tasks }
+        Load { stop, committed, trouble, tasks }
     }
 
     /// How many commits were confirmed.
@@ -83,7 +86,11 @@ impl Load {
     /// Waits for so many confirmed commits more.
     pub async fn goes_on(&self, by: u64) {
         let before = self.committed();
-        until("writers commit", async || self.committed() >= before + by).await;
+        let deadline = tokio::time::Instant::now() + SOON;
+        while self.committed() < before + by {
+            assert!(tokio::time::Instant::now() < deadline, "writers do not commit: {}", self.trouble.lock().unwrap());
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 
     pub async fn stop(mut self) {
@@ -94,13 +101,23 @@ impl Load {
     }
 }
 
-async fn write(client: &Client, keys: &mut impl Iterator<Item = u32>, stop: &AtomicBool, committed: &AtomicU64) {
+/// Until it is to stop, or meets trouble: nobody answers, or only a standby does.
+async fn write(
+    dsn: &str,
+    keys: &mut impl Iterator<Item = u32>,
+    stop: &AtomicBool,
+    committed: &AtomicU64,
+) -> Result<(), String> {
+    let late = |_| "no answer".to_owned();
+    let client = timeout(PATIENCE, connect(dsn)).await.map_err(late)?.map_err(|error| error.to_string())?;
     while !stop.load(Ordering::Relaxed) {
         let place = format!("select load.place({})", keys.next().unwrap());
-        let Ok(Ok(_)) = timeout(PATIENCE, client.simple_query(&place)).await else { return };
+        let placed = timeout(PATIENCE, client.simple_query(&place)).await.map_err(late)?;
+        placed.map_err(|error| format!("{error:?}"))?;
         committed.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(PAUSE).await;
     }
+    Ok(())
 }
 
 /// What this server's books hold.

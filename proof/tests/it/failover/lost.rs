@@ -146,7 +146,7 @@ async fn a_replica_of_the_old_one_alone(mut pair: Pair) {
     let mut alone = pair.fixture.run("alone", &relays).unwrap();
     let told = alone.wait_for_lines("the lane is held and not published", LANES, SOON).await.unwrap();
     assert!(
-        told.iter().all(|line| line.contains("it is the old primary") && line.contains("grant=orders")),
+        told.iter().all(|line| line.contains("it is the old primary") && line.contains("grant=lane orders")),
         "{told:?}"
     );
     let address = address_of(&mut alone).await;

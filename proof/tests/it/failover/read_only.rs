@@ -34,7 +34,7 @@ pub async fn slow(destination: &Fixture, slow: bool) {
 
 /// Commits more than the slow inbox takes within some leases.
 pub async fn backlog(server: &Cluster, fixture: &Fixture) {
-    let sql = format!("select load.place(n % {}) from generate_series(1, 3000) n", load::KEYS);
+    let sql = format!("select load.place(n % {}) from generate_series(1, 1200) n", load::KEYS);
     server.admin(&fixture.database).await.unwrap().batch_execute(&sql).await.unwrap();
 }
 
