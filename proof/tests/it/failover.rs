@@ -17,7 +17,7 @@ use load::{Load, books, inbox};
 
 pub mod load;
 mod lost;
-mod read_only;
+pub mod read_only;
 
 on_each_version!(no_commit_is_lost_with_a_synchronous_standby);
 
@@ -100,7 +100,7 @@ async fn all_live(addresses: &[String]) {
 }
 
 /// Waits until the replicas say that they cannot work, as `docs/metrics.md` has it.
-async fn none_can_work(addresses: &[String]) {
+pub async fn none_can_work(addresses: &[String]) {
     for address in addresses {
         let answer = get_until(address, "/readyz", "not ready", |answer| answer.status == 503).await;
         assert_eq!(answer.json()["ready"], false);
@@ -112,7 +112,7 @@ async fn none_can_work(addresses: &[String]) {
     all_live(addresses).await;
 }
 
-async fn all_can_work(addresses: &[String]) {
+pub async fn all_can_work(addresses: &[String]) {
     for address in addresses {
         get_until(address, "/readyz", "ready", |answer| answer.status == 200).await;
         get_until(address, "/metrics", "the database is up", |answer| answer.body.contains("pgbaton_database_up 1\n"))
