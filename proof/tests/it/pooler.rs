@@ -170,7 +170,7 @@ async fn a_fail_over_that_no_connection_notices_is_noticed() {
     // Whoever learnt that the server is another one may close its connection; the pooler has closed none.
     let closed = pooler.process().unwrap().lines_with("C-0x");
     let closed = closed.iter().filter(|line| line.contains("closing because:"));
-    assert!(closed.clone().all(|line| line.contains("client close request")), "{:?}", closed.collect::<Vec<_>>());
+    assert!(closed.clone().all(|line| line.contains("closing because: client ")), "{:?}", closed.collect::<Vec<_>>());
 
     let written = books(&standby, &fixture.database).await;
     until("everything arrives", || async { Verdict::of(&written, &inbox(&destination).await).lost == 0 }).await;
