@@ -133,6 +133,7 @@ impl Identity {
         *previous = Some(id);
         let (here, lease) = look::join(&connection, id, &spec).await?;
         slot.put(connection);
+        spec.database.lives(&here);
         let lease = SharedLease::new(lease);
         let vitals = replica.vitals.clone();
         vitals.joined(id, lease.clone());
@@ -319,6 +320,7 @@ impl Identity {
             // A read may be waiting for a server that is no longer the one.
             relay.flows.abandon.notify_one();
         }
+        self.spec.database.lives(found);
         self.here.send_replace(found.clone());
         Ok(())
     }
