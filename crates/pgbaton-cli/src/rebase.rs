@@ -16,7 +16,7 @@ pub(crate) async fn rebase(database: &DatabaseArgs, forsake: i32, yes: bool) -> 
     }
     /// Every stored message is written once more, in one statement.
     const PATIENCE: Duration = Duration::from_secs(24 * 3_600);
-    let database = database.database()?.with_patience(PATIENCE);
+    let database = database.database()?.with_patience_for_answers(PATIENCE);
     let Rebased { messages, due } = rebase::rebase(&database, forsake).await?;
     say(&format!("the outbox holds {messages} messages; {due} of them are delivered from now on, again perhaps"));
     Ok(())

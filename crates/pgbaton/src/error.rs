@@ -4,6 +4,8 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use crate::connection::hosts::TLS_FAILED;
+use tokio_postgres::error::SqlState;
+
 use crate::position::Incarnation;
 
 /// Something went wrong. Says what happened, to which relay, lane or message, and what to do.
@@ -145,12 +147,17 @@ impl From<tokio_postgres::Error> for Error {
         };
         let code = db.code();
         let said = match code.code().get(..2) {
-            // These quote values, also those of somebody else's trigger.
-            Some("22" | "23" | "54" | "P0") => match db.constraint() {
+            // The server's own words about connections, resources, rights and names. A syntax error quotes what it was given.
+            Some("08" | "0A" | "25" | "28" | "3D" | "3F" | "40" | "42" | "53" | "55" | "57" | "58")
+                if *code != SqlState::SYNTAX_ERROR =>
+            {
+                format!("the database says: {}", db.message())
+            }
+            // Others quote values, also those of somebody else's trigger.
+            _ => match db.constraint() {
                 Some(constraint) => format!("the database refuses a value by {constraint}"),
-                None => "the database refuses a value".to_owned(),
+                None => "the database refuses a value or a statement".to_owned(),
             },
-            _ => format!("the database says: {}", db.message()),
         };
         let mut error = Self::from_server(code, format!("{said} ({})", code.code()));
         error.sql_state = Some(code.code().to_owned());
@@ -190,7 +197,6 @@ impl Error {
     }
 
     fn from_server(code: &tokio_postgres::error::SqlState, text: String) -> Self {
-        use tokio_postgres::error::SqlState;
         if *code == SqlState::READ_ONLY_SQL_TRANSACTION || text.contains("recovery is in progress") {
             return Self::new(Kind::NotWritable, text);
         }

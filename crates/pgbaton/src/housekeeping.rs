@@ -102,7 +102,7 @@ fn counted(segments: &[Segment]) -> metrics::Segments {
     metrics::Segments {
         in_use: count(&|segment| segment.in_use),
         kept: count(&|segment| segment.filled && !segment.in_use),
-        empty: count(&|segment| !segment.filled && !segment.in_use),
+        empty: count(&|segment| !segment.filled && segment.in_ring && !segment.in_use),
         bytes: u64::try_from(segments.iter().map(|segment| segment.bytes).sum::<i64>()).unwrap_or_default(),
     }
 }

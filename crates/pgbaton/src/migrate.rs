@@ -82,7 +82,17 @@ pub async fn wake(database: &Database, on: bool) -> Result<(), Error> {
         for each statement execute function pgbaton.wake()";
     let connection = database.connect().await?;
     check(&connection).await?;
-    connection.script(if on { ON } else { OFF }).await
+    // Whoever waited for the outbox's lock would have producers wait behind.
+    let change = format!("begin; set local lock_timeout = '100ms'; {}; commit", if on { ON } else { OFF });
+    let deadline = tokio::time::Instant::now() + database.patience();
+    loop {
+        match database.connect().await?.script(&change).await {
+            Err(error) if error.is_transient() && tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+            }
+            result => return result,
+        }
+    }
 }
 
 /// Whether the schema is the one this executable works with.

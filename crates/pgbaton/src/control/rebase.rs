@@ -1,6 +1,9 @@
 //! Making positions right again: after a restore, and after `pg_upgrade`.
 
+use std::time::Duration;
+
 use serde::Serialize;
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::replicas;
@@ -34,9 +37,26 @@ pub async fn rebase(database: &Database, forsake: i32) -> Result<Rebased, Error>
             "Stop all replicas that use this database, then run it again",
         ));
     }
-    let [rows] = connection.pipeline(Access::Write, [(sql::REBASE, &[(&forsake, Type::INT4)])]).await?;
+    let rows = rebase_once_locked(database, forsake).await?;
     let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "no answer"))?;
     Ok(Rebased { messages: row.try_get("messages")?, due: row.try_get("due")? })
+}
+
+/// Producers wait while all messages are written anew, but not behind a wait for the lock as well.
+async fn rebase_once_locked(database: &Database, forsake: i32) -> Result<Vec<Row>, Error> {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let connection = database.connect().await?;
+        connection.open(Access::Write).await?;
+        connection.script("set local lock_timeout = '100ms'").await?;
+        match connection.commit(sql::REBASE, &[(&forsake, Type::INT4)]).await {
+            Err(error) if error.is_transient() && tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+            result => return result,
+        }
+    }
 }
 
 /// Confirms that this server came from `pg_upgrade`: its new identifier is taken down, and sinks' positions that name the

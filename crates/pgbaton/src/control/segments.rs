@@ -56,7 +56,7 @@ pub async fn list(database: &Database) -> Result<Segments, Error> {
     let mut found = Vec::new();
     for segment in segments::list(&connection).await? {
         let kept_by = if segment.filled { segments::needs(&connection, segment.number).await? } else { None };
-        let segments::Segment { number, bytes, filled, in_use } = segment;
+        let segments::Segment { number, bytes, filled, in_use, .. } = segment;
         found.push(SegmentStatus { segment: number, bytes, filled, in_use, kept_by });
     }
     Ok(Segments { ring: ring(&connection).await?, segments: found })

@@ -33,7 +33,7 @@ async fn empty(connection: &Connection, leaf: i16) -> Result<(), Error> {
     connection.open(Access::Write).await?;
     connection
         .script(&format!(
-            "set local lock_timeout = '50ms'; lock table pgbaton.position_{leaf} in access exclusive mode"
+            "set local lock_timeout = '50ms'; set local synchronous_commit = local; lock table pgbaton.position_{leaf} in access exclusive mode"
         ))
         .await?;
     let other = 1 - leaf;

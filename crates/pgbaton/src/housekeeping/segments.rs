@@ -28,6 +28,8 @@ pub(crate) struct Segment {
     pub(crate) bytes: i64,
     /// It holds rows, whether anybody needs them or not.
     pub(crate) filled: bool,
+    /// It takes its turn: an earlier, larger ring may have had more.
+    pub(crate) in_ring: bool,
     /// New messages go to it.
     pub(crate) in_use: bool,
 }
@@ -57,7 +59,7 @@ impl Segments {
                 }
             }
         }
-        let whole_ring = segments.iter().all(|segment| segment.filled);
+        let whole_ring = segments.iter().filter(|segment| segment.in_ring).all(|segment| segment.filled);
         if let Some(why) = kept_by.filter(|_| whole_ring) {
             self.say(&why);
         }
@@ -83,6 +85,7 @@ pub(crate) async fn list(connection: &Connection) -> Result<Vec<Segment>, Error>
                 number: row.try_get("segment")?,
                 bytes: row.try_get("bytes")?,
                 filled: row.try_get("filled")?,
+                in_ring: row.try_get("in_ring")?,
                 in_use: row.try_get("in_use")?,
             })
         })

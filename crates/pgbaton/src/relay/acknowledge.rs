@@ -90,7 +90,7 @@ impl Writer {
                     })
                     .or_insert(Pending { dealt, messages });
                 // Before the lane has to wait for it.
-                if pending.messages >= self.relay.spec.limits.in_flight / 2 {
+                if pending.messages >= (self.relay.spec.limits.in_flight / 2).max(1) {
                     now
                 } else if pending.messages > 0 {
                     now + pace.acknowledge

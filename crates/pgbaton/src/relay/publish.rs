@@ -158,7 +158,8 @@ fn settled(grant: &Grant, opened: &Opened) -> Result<i64, LaneEnd> {
         }
         Opened::SinkLost { resend: false, batch, holds } => Err(LaneEnd::Refused(Error::refused(
             format!("{grant}: the sink holds batch {holds}, and batch {batch} was delivered: it has lost its tail"),
-            "Restore the sink, or set `on_sink_loss = \"resend\"` for this relay to send the lost messages again",
+            "Restore the sink. Or set `on_sink_loss = \"resend\"` for this relay to send the lost messages again; after a \
+             fail-over, which makes the sink's own position worthless, drop the relay and register it again",
         ))),
     }
 }

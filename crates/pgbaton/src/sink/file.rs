@@ -113,11 +113,23 @@ fn cut_torn_line(file: &mut File) -> io::Result<()> {
         file.seek(SeekFrom::Start(start))?;
         file.take(end - start).read_to_end(&mut tail)?;
         if let Some(at) = tail.iter().rposition(|byte| *byte == b'\n') {
-            return file.set_len(start + u64::try_from(at).unwrap_or_default() + 1);
+            return cut(file, start + u64::try_from(at).unwrap_or_default() + 1);
         }
         end = start;
     }
-    file.set_len(0)
+    cut(file, 0)
+}
+
+/// Cuts what lies from here on, if it is the beginning of a line of ours: the path may be that of somebody else's file.
+fn cut(file: &mut File, from: u64) -> io::Result<()> {
+    const BEGINS: &[u8] = b"{\"id\":\"";
+    let mut torn = Vec::new();
+    file.seek(SeekFrom::Start(from))?;
+    file.take(BEGINS.len() as u64).read_to_end(&mut torn)?;
+    if !BEGINS.starts_with(&torn) {
+        return Err(io::Error::other("what follows its last line break is none of this sink's lines; another file?"));
+    }
+    file.set_len(from)
 }
 
 #[async_trait]

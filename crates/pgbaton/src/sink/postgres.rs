@@ -251,8 +251,8 @@ impl OpenInbox {
 /// The answer where the table does not take what a message says: all or nothing was written, so nothing. Which message
 /// of several it was, the server does not tell.
 fn messages_at_fault(error: &Error, messages: usize) -> Option<Vec<Outcome>> {
-    // Data, integrity constraints, limits of a row or an index.
-    error.sql_state().filter(|state| ["22", "23", "54"].iter().any(|class| state.starts_with(class)))?;
+    // Data, integrity constraints, limits of a row or an index, and what a trigger raises.
+    error.sql_state().filter(|state| ["22", "23", "54", "P0"].iter().any(|class| state.starts_with(class)))?;
     let fault = Fault::new("postgres.refused", &error.to_string());
     Some(if messages == 1 {
         vec![Outcome::Rejected(fault)]

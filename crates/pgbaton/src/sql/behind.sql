@@ -1,5 +1,6 @@
 -- How far behind a relay is, whoever runs its lanes: numbers between the lane that is furthest behind and the log's last,
--- and the age of the oldest message among the next thousand that its lane has not passed (null: there is none).
+-- and the age of the oldest message among the next 20,000 that its lane has not passed (null: there is none).
+-- A lane that is held stands where its window began, which is no longer than that.
 -- Parameters: $1 the relay. Rows: one. Locks: none. Relies on: the index on id.
 -- Lanes are looked up in an array for each number of lanes there is: more than one only while they are being split.
 with lane as materialized (
@@ -14,7 +15,7 @@ with lane as materialized (
 select greatest(q.last_value - least.passed, 0) as ids,
        (select extract(epoch from pg_catalog.clock_timestamp() - w.created_at)::float8
         from (select o.id, o.hash, o.created_at from pgbaton.outbox o
-              where o.id > least.passed order by o.id limit 1000) w, of
+              where o.id > least.passed order by o.id limit 20000) w, of
         where w.id > of.passed[(w.hash & (of.lanes - 1)) + 1]
         order by w.id limit 1) as oldest
 from least, pgbaton.outbox_id_seq q
