@@ -15,6 +15,7 @@ mod memory;
 mod messages;
 mod site;
 mod snapshot;
+mod stall;
 mod takeover;
 mod usage;
 mod wal;
@@ -78,7 +79,9 @@ enum What {
     Snapshot,
     /// Requests a second of the `http` sink at an endpoint that answers after 20 ms.
     Http,
-    /// All of them.
+    /// How long producers are held up while segments are emptied: an hour, unless --seconds says otherwise.
+    Stall,
+    /// All of them but `stall`.
     All,
 }
 
@@ -125,6 +128,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
     }
     if wanted(What::Http) {
         http::run(&args, &mut figures).await?;
+    }
+    if args.what == What::Stall {
+        stall::run(&args, &mut figures).await?;
     }
     figures.finish();
     Ok(())

@@ -116,6 +116,13 @@ impl Fixture {
         self
     }
 
+    /// The same with this DSN for the relay's role: one that names several hosts, or a pooler.
+    #[must_use]
+    pub fn with_relay_dsn(mut self, dsn: String) -> Fixture {
+        self.relay = dsn;
+        self
+    }
+
     fn of(cluster: &Cluster, kind: &str) -> Result<Fixture, Error> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("pgbaton-fixture-{}-{number}", std::process::id()));

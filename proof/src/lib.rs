@@ -6,6 +6,7 @@
 //! * [`writers`]: concurrent writers whose commit order is known, and the verdict on what arrived.
 //! * [`classic`]: the home-made relay that pgbaton replaces.
 //! * [`endpoint`]: an HTTP endpoint that answers as a script says.
+//! * [`pooler`]: PgBouncer in front of a test server.
 //! * [`demo`]: all of it together, with things going wrong.
 //! * [`mutants`]: the code broken on purpose, to see whether the tests notice.
 //! * [`proxy`]: a TCP proxy that cuts, swallows, stalls and refuses.
@@ -18,6 +19,7 @@ pub mod endpoint;
 mod error;
 pub mod fixture;
 pub mod mutants;
+pub mod pooler;
 pub mod process;
 pub mod proxy;
 pub mod servers;

@@ -31,11 +31,12 @@
 //! its folder; when this process ends in any other way, SIGKILL included, a
 //! [`Guard`](crate::process::Guard) does both.
 
-mod account;
+pub(crate) mod account;
 mod binaries;
-mod home;
-mod ports;
+pub(crate) mod home;
+pub(crate) mod ports;
 mod shared;
+mod standby;
 mod upgrade;
 
 use std::os::unix::process::CommandExt;

@@ -15,7 +15,10 @@ create table pgbaton.home (
   only_row          boolean  primary key default true check (only_row),
   system_identifier bigint   not null,
   database          oid      not null,
-  outbox            oid      not null,  -- the table's: kept by pg_upgrade, not by a dump
+  -- Kept by pg_upgrade, and not by a dump: the table's oid, and the transaction that made all this, which is also the xmin of
+  -- the row of migration 1.
+  outbox            oid      not null,
+  made_by           xid8     not null default pg_catalog.pg_current_xact_id(),
   -- The newest timeline that a replica has lived with for a whole ttl: leases granted in a state that a fail-over lost are
   -- over by then, so that lanes may be claimed.
   timeline          integer  not null,
@@ -91,7 +94,8 @@ create table pgbaton.segment (
   segment     smallint primary key,
   emptied_at  timestamptz,
   emptied_by  xid8,    -- the transaction that did it
-  emptied_xid xid8,    -- the greatest transaction id that was in it
+  emptied_least xid8,  -- the least and the greatest transaction id that were in it
+  emptied_xid xid8,
   emptied_id  bigint   -- the greatest message number that was in it
 );
 
@@ -105,7 +109,7 @@ end;
 -- removes a segment: one that is not in the ring any more is emptied like all others, and stays.
 -- Locks: the outbox, exclusively, until the transaction ends. Only the schema's owner can run it.
 create function pgbaton.set_ring(segments integer, seconds integer, retention interval) returns void
-  language plpgsql volatile set search_path = pg_catalog
+  language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
   looks text;
@@ -130,6 +134,8 @@ begin
     '((extract(epoch from pg_catalog.statement_timestamp())::bigint / %s) %% %s)::smallint', seconds, segments);
   -- Which segments hold a message with an id above this. Most windows lie in one segment, and planning one over all of
   -- them costs three times as much as over one. (In PL/pgSQL, since its plans are kept; the settings make them walk the id.)
+  -- With the outbox locked no standby is waited for.
+  perform set_config('synchronous_commit', 'local', true);
   select string_agg(format(
       '(select %s::smallint from pgbaton.outbox_%s o where o.id operator(pg_catalog.>) above order by o.id limit 1)',
       s.segment, s.segment), E',\n    ' order by s.segment)
@@ -186,7 +192,7 @@ end;
 -- Tells listening replicas of new messages. Not attached to the outbox unless `pgbaton wake on` does it, since a
 -- transaction that notifies commits only after all others that do: it costs producers more than polling costs anybody.
 create function pgbaton.wake() returns trigger
-  language plpgsql set search_path = pg_catalog
+  language plpgsql set search_path = pg_catalog, pg_temp
 as $$ begin perform pg_catalog.pg_notify('pgbaton', ''); return null; end $$;
 
 -- A relay is registered by the first replica that has it, together with its lanes and their first positions.
@@ -284,17 +290,16 @@ create view pgbaton.newest as
 -- in S: the greatest transaction id lies below xmax(S), and none of xip(S) is in it. Or visible in T and not above `last`.
 -- (In PL/pgSQL: each statement sees what committed before it. The settings make each look one walk down an index.)
 create function pgbaton.needs(which smallint) returns text
-  language plpgsql volatile set search_path = pg_catalog
-  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off
-  set enable_mergejoin = off set jit = off set row_security = off
+  language plpgsql volatile set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off set row_security = off
 as $$
 declare
   leaf constant text := format('pgbaton.outbox_%s', which);
   greatest_xid xid8;
   greatest_id bigint;
   newest timestamptz;
-  stands record;
-  runs boolean;
+  running xid8[];
+  lane record;
 begin
   execute format('select o.xid from %s o order by o.xid desc, o.id desc limit 1', leaf) into greatest_xid;
   if greatest_xid is null then
@@ -304,28 +309,28 @@ begin
   if not exists (select from pgbaton.relay) then
     return 'no relay is registered';
   end if;
-  for stands in
+  for lane in
     select r.name from pgbaton.relay r
     where (select sum((1 << 20) / l.lanes) from pgbaton.lane l where l.relay = r.name) is distinct from 1 << 20
   loop
-    return format('relay %s, which lacks lanes', stands.name);
+    return format('relay %s, which lacks lanes', lane.name);
   end loop;
-  for stands in
-    select n.relay, min(n.lane) as lane, n.consumed::text::pg_snapshot as consumed, n.target::text::pg_snapshot as target, n.last
-    from pgbaton.newest n group by n.relay, n.consumed::text, n.target::text, n.last order by n.last
-  loop
-    if greatest_xid < pg_snapshot_xmax(stands.consumed) then
-      execute format('select exists (select from pg_snapshot_xip($1) x(xid) '
-        'where exists (select from %s o where o.xid = x.xid))', leaf) into runs using stands.consumed;
-      continue when not runs;
-    end if;
-    if greatest_id <= stands.last and greatest_xid < pg_snapshot_xmax(stands.target) then
-      execute format('select exists (select from pg_snapshot_xip($1) x(xid) '
-        'where exists (select from %s o where o.xid = x.xid))', leaf) into runs using stands.target;
-      continue when not runs;
-    end if;
-    return format('relay %s, lane %s', stands.relay, stands.lane);
-  end loop;
+  -- Of all transactions that some lane's S or T saw running, those that are in this segment.
+  select array_agg(distinct x.xid) into running
+    from pgbaton.newest n cross join lateral (
+      select pg_snapshot_xip(n.consumed) union all select pg_snapshot_xip(n.target)) x(xid)
+    where x.xid <= greatest_xid;
+  execute format('select array_agg(x.xid) from unnest($1) x(xid) where exists (select from %s o where o.xid = x.xid)', leaf)
+    into running using running;
+  select n.relay, n.lane into lane from pgbaton.newest n
+    where ((greatest_xid < pg_snapshot_xmax(n.consumed)
+            and not exists (select from pg_snapshot_xip(n.consumed) x(xid) where x.xid = any(running)))
+           or (greatest_id <= n.last and greatest_xid < pg_snapshot_xmax(n.target)
+               and not exists (select from pg_snapshot_xip(n.target) x(xid) where x.xid = any(running)))) is not true
+    limit 1;
+  if found then
+    return format('relay %s, lane %s', lane.relay, lane.lane);
+  end if;
   if newest > clock_timestamp() - (select r.retention from pgbaton.ring r) then
     return 'retention';
   end if;
@@ -337,11 +342,14 @@ end $$;
 -- for that, since inserts into it and reads wait behind. Never the segment in use, nor the one that is next in a moment.
 -- Invariant: what is truncated was looked at in a statement after the lock was had.
 create function pgbaton.empty_segment(which smallint) returns text
-  language plpgsql volatile security definer set search_path = pg_catalog set lock_timeout = '50ms'
+  language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '50ms'
 as $$
 declare
   why text;
 begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    return 'this transaction does not see what has committed since it began';
+  end if;
   if which in (pgbaton.segment_at(clock_timestamp()), pgbaton.segment_at(clock_timestamp() + interval '5 s')) then
     return 'in use';
   end if;
@@ -362,6 +370,7 @@ begin
     return why;
   end if;
   execute format('update pgbaton.segment s set emptied_at = clock_timestamp(), emptied_by = pg_current_xact_id(),'
+    ' emptied_least = (select o.xid from pgbaton.outbox_%1$s o order by o.xid, o.id limit 1),'
     ' emptied_xid = (select o.xid from pgbaton.outbox_%1$s o order by o.xid desc, o.id desc limit 1),'
     ' emptied_id = (select o.id from pgbaton.outbox_%1$s o order by o.id desc limit 1)'
     ' where s.segment = $1 and exists (select from pgbaton.outbox_%1$s)', which) using which;
@@ -379,11 +388,12 @@ end $$;
 -- Invariant: the snapshot S that all positions start from is this server's own, taken under the lock before this transaction
 -- has an id. What is to be delivered gets that id, which S does not see; what is not gets one that every snapshot sees.
 create function pgbaton.rebase(forsake integer, out messages bigint, out due bigint)
-  language plpgsql volatile set search_path = pg_catalog set jit = off
+  language plpgsql volatile set search_path = pg_catalog, pg_temp set jit = off
 as $$
 declare
   s pg_snapshot;
   lacking record;
+  number bigint;
   batches jsonb;
 begin
   lock table pgbaton.outbox in share row exclusive mode;
@@ -401,33 +411,38 @@ begin
     insert into pgbaton.lane (relay, lane, lanes, epoch)
       select lacking.name, n, lacking.lanes, lacking.epoch from generate_series(0, lacking.lanes - 1) n;
   end loop;
+  -- Everything that S sees lies at or below the ceiling: what was inserted since a restore bears small transaction ids.
   with lane as materialized (
-    select n.lane, n.lanes, n.consumed, n.target, n.last from pgbaton.newest n
+    select n.lane, n.lanes, n.consumed, n.target, n.last, coalesce(n.ceiling, n.last) as ceiling from pgbaton.newest n
+  ), due as materialized (
+    select o.id from pgbaton.outbox o cross join (select distinct l.lanes from lane l) of
+      join lane l on l.lanes = of.lanes and l.lane = (o.hash & (of.lanes - 1))::integer
+    where ((o.id <= l.ceiling and pg_visible_in_snapshot(o.xid, l.consumed))
+           or (o.id <= l.last and pg_visible_in_snapshot(o.xid, l.target))) is not true
   ), moved as (
-    update pgbaton.outbox o set xid = case
-      when exists (select from lane) and not exists (
-        select from lane l where l.lane = (o.hash & (l.lanes - 1))::integer
-          and (pg_visible_in_snapshot(o.xid, l.consumed)
-               or (o.id <= l.last and pg_visible_in_snapshot(o.xid, l.target))) is not true)
-      then '3'::xid8 else pg_current_xact_id() end
+    update pgbaton.outbox o
+    set xid = case when not exists (select from lane) or o.id in (select d.id from due d) then pg_current_xact_id() else '3'::xid8 end
     returning xid
   )
   select count(*), count(*) filter (where xid <> '3') from moved into messages, due;
-  perform setval('pgbaton.outbox_id_seq', f.number) from (
-    select greatest((select case when q.is_called then q.last_value else 0 end from pgbaton.outbox_id_seq q),
-                    (select max(o.id) from pgbaton.outbox o),
-                    (select max(greatest(p.floor, p.ceiling, p.last, p.l)) from pgbaton.position p)) as number
-  ) f where f.number > 0;
+  select greatest((select case when q.is_called then q.last_value else 0 end from pgbaton.outbox_id_seq q),
+                  (select max(o.id) from pgbaton.outbox o),
+                  (select max(greatest(p.floor, p.ceiling, p.last, p.l)) from pgbaton.position p)) into number;
+  if number > 0 then
+    perform setval('pgbaton.outbox_id_seq', number);
+  end if;
   select coalesce(jsonb_object_agg(n.relay || ' ' || n.lane, n.batch), '{}') into batches from pgbaton.newest n;
   delete from pgbaton.replica;
   update pgbaton.lane set owner = null, epoch = epoch + 1;
   update pgbaton.relay set registration = gen_random_uuid(), registered_by = pg_current_xact_id();
   delete from pgbaton.position;
   insert into pgbaton.position (leaf, relay, lane, epoch, seq, batch, consumed, floor, last)
-    select f.leaf, l.relay, l.lane, l.epoch, 0, coalesce((batches ->> (l.relay || ' ' || l.lane))::bigint, 0), s, 0, 0
+    select f.leaf, l.relay, l.lane, l.epoch, 0, coalesce((batches ->> (l.relay || ' ' || l.lane))::bigint, 0), s, 0, number
     from pgbaton.lane l, pgbaton.position_leaf f;
-  update pgbaton.segment set emptied_at = null, emptied_by = null, emptied_xid = null, emptied_id = null;
+  update pgbaton.segment
+    set emptied_at = null, emptied_by = null, emptied_least = null, emptied_xid = null, emptied_id = null;
   update pgbaton.home h set system_identifier = c.system_identifier, database = d.oid, outbox = 'pgbaton.outbox'::regclass,
+      made_by = (select m.xmin::text::xid8 from pgbaton.migration m where m.version = 1),
       timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer, former = '{}',
       forsaken = greatest(h.forsaken, rebase.forsake)
     from pg_control_system() c, pg_database d where d.datname = current_database();
@@ -437,7 +452,7 @@ end $$;
 -- ones down, and the old ones as ours, so that sinks' positions which name them still count. Says why it did not, or null.
 -- Only the schema's owner can run it. Locks: the row of pgbaton.home.
 create function pgbaton.confirm() returns text
-  language plpgsql volatile set search_path = pg_catalog
+  language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
   home pgbaton.home;
@@ -447,6 +462,7 @@ declare
 begin
   select * into home from pgbaton.home for update;
   if home.outbox <> 'pgbaton.outbox'::regclass
+     or home.made_by::xid is distinct from (select m.xmin from pgbaton.migration m where m.version = 1)
      or home.database <> (select d.oid from pg_database d where d.datname = current_database()) then
     return 'the outbox is another table than the one the positions were written for: this is a restored dump or a copy, '
            'which `pgbaton rebase` is for';

@@ -173,7 +173,7 @@ impl Config {
                 lanes: relay.lanes,
                 start: relay.start,
                 topics: relay.topics,
-                sink: relay.sink.ok_or_else(missing)?.build()?,
+                sink: relay.sink.ok_or_else(missing)?.build(),
                 limits: relay.limits,
                 pace: relay.pace,
                 wake: relay.wake,

@@ -75,7 +75,14 @@ impl Database {
         let (client, driver) = self.hosts.connect(self.patience).await?;
         let version = driver.parameter("server_version").map(major).unwrap_or_default();
         let driver = tokio::spawn(drive(driver));
-        Ok(Connection { client, driver, version, patience: self.patience })
+        let obeys = self.hosts.obeys_read_only();
+        Ok(Connection { client, driver, version, patience: self.patience, obeys })
+    }
+
+    /// The outbox was found in this life. No server that is still in an earlier one is connected to from now on: it is an
+    /// old primary, and a DSN may well name both.
+    pub(crate) fn lives(&self, here: &Incarnation) {
+        self.hosts.lives(here);
     }
 }
 
@@ -147,6 +154,8 @@ pub(crate) struct Connection {
     /// The server's major version.
     version: u32,
     patience: Duration,
+    /// Whether a server that is made read-only by default keeps its writes out, too.
+    obeys: bool,
 }
 
 impl Drop for Connection {
@@ -301,7 +310,12 @@ impl Connection {
             Access::Read => ("begin isolation level repeatable read read only;", format!("{limits}; {READ_SETTINGS}")),
             Access::Look => ("begin isolation level read committed read only;", limits),
             Access::Write => (
-                "begin isolation level read committed read write;",
+                // Said aloud, it would override `default_transaction_read_only`.
+                if self.obeys {
+                    "begin isolation level read committed;"
+                } else {
+                    "begin isolation level read committed read write;"
+                },
                 format!("{limits}; set local synchronous_commit = on"),
             ),
         };

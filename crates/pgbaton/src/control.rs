@@ -11,6 +11,7 @@ use crate::sql;
 
 pub mod rebase;
 pub mod relays;
+mod replicas;
 pub mod segments;
 
 /// Inserts one message and commits. An application sends within its own transaction instead: [`crate::send`].

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio_postgres::types::Type;
 
-use crate::connection::{Access, Connection, Database, Slot};
+use crate::connection::{Access, Database, Slot};
 use crate::error::Error;
 use crate::metrics::{self, AllMetrics};
 use crate::relay::Relay;
@@ -32,12 +32,14 @@ const LOOKS_A_CHECK: u32 = 12;
 pub(crate) async fn run(database: Database, relays: Vec<Arc<Relay>>, metrics: Arc<AllMetrics>) -> Result<(), Error> {
     let mut slot = Slot::new(database);
     let mut segments = Segments::default();
+    let mut failures = [const { Failures(0) }; 3];
     for look in 1_u32.. {
         tokio::time::sleep(LOOK_EVERY).await;
-        if let Err(error) = look_once(&mut slot, &mut segments, &relays, &metrics).await {
-            // Another replica holds a lock, or the database is away: the next look does it.
-            tracing::debug!(%error, "not all was tidied up this time");
-        }
+        // One that fails does not keep the others from their work.
+        let [measuring, emptying, pruning] = &mut failures;
+        measuring.told(measure(&mut slot, &relays).await, "measuring how far behind relays are");
+        emptying.told(empty_segments(&mut slot, &mut segments, &metrics).await, "emptying segments");
+        pruning.told(prune_positions(&mut slot).await, "pruning positions");
         if look.is_multiple_of(LOOKS_A_CHECK) {
             check(&relays).await?;
         }
@@ -45,32 +47,52 @@ pub(crate) async fn run(database: Database, relays: Vec<Arc<Relay>>, metrics: Ar
     Ok(())
 }
 
-async fn look_once(
-    slot: &mut Slot,
-    segments: &mut Segments,
-    relays: &[Arc<Relay>],
-    metrics: &AllMetrics,
-) -> Result<(), Error> {
+async fn prune_positions(slot: &mut Slot) -> Result<(), Error> {
     let connection = slot.take().await?;
-    for relay in relays {
-        measure(&connection, relay).await?;
-    }
-    metrics.outbox.segments(counted(&segments.look_after(&connection).await?));
     positions::prune(&connection, positions::TURN_AT_BYTES).await?;
     slot.put(connection);
     Ok(())
 }
 
-/// How far behind a relay is, whoever owns its lanes.
-async fn measure(connection: &Connection, relay: &Relay) -> Result<(), Error> {
-    let name = relay.spec.name.as_str();
-    let [rows] = connection.pipeline(Access::Read, [(sql::BEHIND, &[(&name, Type::TEXT)])]).await?;
-    if let Some(row) = rows.first() {
-        let (ids, oldest): (i64, Option<f64>) = (row.try_get("ids")?, row.try_get("oldest")?);
-        let oldest = Duration::try_from_secs_f64(oldest.unwrap_or_default()).unwrap_or_default();
-        relay.metrics.behind(u64::try_from(ids).unwrap_or_default(), oldest);
-    }
+async fn empty_segments(slot: &mut Slot, segments: &mut Segments, metrics: &AllMetrics) -> Result<(), Error> {
+    let connection = slot.take().await?;
+    metrics.outbox.segments(counted(&segments.look_after(&connection).await?));
+    slot.put(connection);
     Ok(())
+}
+
+/// How far behind each relay is, whoever owns its lanes.
+async fn measure(slot: &mut Slot, relays: &[Arc<Relay>]) -> Result<(), Error> {
+    let connection = slot.take().await?;
+    for relay in relays {
+        let name = relay.spec.name.as_str();
+        let [rows] = connection.pipeline(Access::Read, [(sql::BEHIND, &[(&name, Type::TEXT)])]).await?;
+        if let Some(row) = rows.first() {
+            let (ids, oldest): (i64, Option<f64>) = (row.try_get("ids")?, row.try_get("oldest")?);
+            let oldest = Duration::try_from_secs_f64(oldest.unwrap_or_default()).unwrap_or_default();
+            relay.metrics.behind(u64::try_from(ids).unwrap_or_default(), oldest);
+        }
+    }
+    slot.put(connection);
+    Ok(())
+}
+
+/// Failures of one kind of work in a row. One by itself means nothing: another replica holds a lock, or the database is away.
+struct Failures(u32);
+
+impl Failures {
+    fn told(&mut self, result: Result<(), Error>, what: &str) {
+        let Err(error) = result else {
+            self.0 = 0;
+            return;
+        };
+        self.0 = self.0.saturating_add(1);
+        if self.0.is_multiple_of(LOOKS_A_CHECK) {
+            tracing::warn!(%error, what, in_a_row = self.0, "housekeeping fails again and again; delivering goes on");
+        } else {
+            tracing::debug!(%error, what, "housekeeping failed this time");
+        }
+    }
 }
 
 fn counted(segments: &[Segment]) -> metrics::Segments {

@@ -134,6 +134,12 @@ impl Incarnation {
     pub fn same_database(&self, other: &Self) -> bool {
         (self.system, self.database) == (other.system, other.database)
     }
+
+    /// Whether this is an earlier life of that one's database: a server that is in it is an old primary.
+    #[must_use]
+    pub fn is_before(&self, other: &Self) -> bool {
+        self.same_database(other) && self.timeline < other.timeline
+    }
 }
 
 impl fmt::Display for Incarnation {

@@ -51,6 +51,7 @@ verbs! {
     HOLDERS = "holders",
     INCARNATION = "incarnation",
     JOIN = "join",
+    LANE_NUMBERS = "lane_numbers",
     LANES_OF = "lanes_of",
     LEAVE = "leave",
     MESSAGE = "message",

@@ -21,7 +21,7 @@ pub(super) struct Site {
     /// As superuser.
     pub(super) admin: Client,
     /// Stopped last.
-    _cluster: Cluster,
+    cluster: Cluster,
 }
 
 impl Site {
@@ -36,7 +36,7 @@ impl Site {
         let cluster = Cluster::start(&Binaries::any()?, options).await?;
         let fixture = Fixture::on(&cluster).await?;
         let admin = fixture.admin().await?;
-        Ok(Site { fixture, admin, _cluster: cluster })
+        Ok(Site { fixture, admin, cluster: cluster })
     }
 
     /// Starts a replica of `relay` with default settings. `sink` is a TOML value, `more` further keys of the relay.
@@ -64,6 +64,11 @@ impl Site {
     {
         let row = self.admin.query_one(sql, &[]).await;
         row.and_then(|row| row.try_get(0)).map_err(|cause| Error::because(format!("running {sql:?}"), &cause))
+    }
+
+    /// What the server has said so far.
+    pub(super) fn server_log(&self) -> std::path::PathBuf {
+        self.cluster.log()
     }
 
     /// Bytes of WAL so far.

@@ -10,7 +10,7 @@ use crate::Error;
 
 /// The account for a server's programs and files. `None` inside: the one of this process.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Account(Option<Ids>);
+pub(crate) struct Account(Option<Ids>);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Ids {
@@ -20,7 +20,7 @@ struct Ids {
 
 impl Account {
     /// This process's own account; for root `postgres`, else `nobody`.
-    pub(super) fn choose() -> Result<Account, Error> {
+    pub(crate) fn choose() -> Result<Account, Error> {
         if !rustix::process::geteuid().is_root() {
             return Ok(Account(None));
         }
@@ -35,7 +35,7 @@ impl Account {
 
     /// A command that runs as this account, in `folder`, with nothing of this process's environment
     /// that would change what the server does (`PG*`, locale, time zone).
-    pub(super) fn command(self, program: &Path, folder: &Path) -> Command {
+    pub(crate) fn command(self, program: &Path, folder: &Path) -> Command {
         let mut command = Command::new(program);
         command.current_dir(folder).env_clear().env("PATH", "/usr/bin:/bin").env("TZ", "UTC");
         if let Some(ids) = self.0 {
@@ -46,7 +46,7 @@ impl Account {
     }
 
     /// Makes this account the owner of `path`.
-    pub(super) fn own(self, path: &Path) -> Result<(), Error> {
+    pub(crate) fn own(self, path: &Path) -> Result<(), Error> {
         let Some(ids) = self.0 else { return Ok(()) };
         std::os::unix::fs::chown(path, Some(ids.user), Some(ids.group))
             .map_err(|cause| Error::because(format!("handing {} over", path.display()), &cause))

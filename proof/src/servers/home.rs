@@ -27,7 +27,7 @@ rm -rf "$1"
 
 /// The folder; removed on drop, when its server must have been stopped.
 #[derive(Debug)]
-pub(super) struct Home {
+pub(crate) struct Home {
     path: PathBuf,
     /// Dropped after the folder has been removed, which releases it.
     _guard: Guard,
@@ -35,7 +35,7 @@ pub(super) struct Home {
 
 impl Home {
     /// Makes a folder below `parent` that only `account` may enter.
-    pub(super) fn create(parent: &Path, label: &str, account: Account) -> Result<Home, Error> {
+    pub(crate) fn create(parent: &Path, label: &str, account: Account) -> Result<Home, Error> {
         let path = make_unique(parent, label)?;
         let guard = Guard::new(CLEAN_UP, &path)?;
         let home = Home { path, _guard: guard };
@@ -45,27 +45,27 @@ impl Home {
 
     /// The folder itself. The server's socket lies here rather than among the data, because a socket's
     /// path may have only about 100 characters.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// PostgreSQL's data directory.
-    pub(super) fn data(&self) -> PathBuf {
+    pub(crate) fn data(&self) -> PathBuf {
         self.path.join("data")
     }
 
     /// What the server said, over all its restarts.
-    pub(super) fn log(&self) -> PathBuf {
+    pub(crate) fn log(&self) -> PathBuf {
         self.path.join("server.log")
     }
 
     /// The log, open at its end.
-    pub(super) fn open_log(&self) -> Result<File, Error> {
+    pub(crate) fn open_log(&self) -> Result<File, Error> {
         append_to(&self.log())
     }
 
     /// Adds lines to postgresql.conf; of a setting given twice, PostgreSQL takes the last.
-    pub(super) fn add_settings<'a>(&self, settings: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<(), Error> {
+    pub(crate) fn add_settings<'a>(&self, settings: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<(), Error> {
         let path = self.data().join("postgresql.conf");
         let lines: String =
             settings.into_iter().map(|(name, value)| format!("{name} = '{}'\n", value.replace('\'', "''"))).collect();

@@ -15,7 +15,7 @@ static LOOKED_AT: AtomicU32 = AtomicU32::new(0);
 
 /// A port on 127.0.0.1 that nobody listens on now. Another process may take it before the caller does,
 /// who then has to ask again.
-pub(super) fn free() -> Result<u16, Error> {
+pub(crate) fn free() -> Result<u16, Error> {
     let range = BEHIND_HIGHEST - LOWEST;
     // Processes begin at different places; the factor spreads neighbouring process ids.
     let start = std::process::id().wrapping_mul(997);

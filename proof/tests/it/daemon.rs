@@ -64,7 +64,7 @@ pub async fn get(address: &str, path: &str) -> Answer {
 }
 
 /// Asks until the answer is as expected.
-async fn get_until(address: &str, path: &str, what: &str, expected: impl Fn(&Answer) -> bool) -> Answer {
+pub async fn get_until(address: &str, path: &str, what: &str, expected: impl Fn(&Answer) -> bool) -> Answer {
     let deadline = Instant::now() + SOON;
     loop {
         let answer = try_get(address, path, SOON).await;

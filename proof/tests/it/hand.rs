@@ -292,6 +292,12 @@ impl Holder {
         panic!("reading does not come to an end; {} messages so far", self.got.len());
     }
 
+    /// Reads all that is committed and acknowledges it.
+    pub async fn deliver(&mut self) {
+        self.drain().await;
+        self.acknowledge().await.unwrap();
+    }
+
     /// Acknowledges all lanes of which something was read.
     pub async fn acknowledge(&mut self) -> Result<Vec<Acknowledged>, pgbaton::Error> {
         let lanes: Vec<i32> = self.held.iter().filter(|(_, held)| held.next.is_some()).map(|(lane, _)| *lane).collect();

@@ -15,6 +15,8 @@ mod daemon;
 #[cfg(test)]
 mod examples;
 #[cfg(test)]
+mod failover;
+#[cfg(test)]
 mod gate;
 #[cfg(test)]
 mod hand;
@@ -38,6 +40,8 @@ mod pause;
 mod pinning;
 #[cfg(test)]
 mod plans;
+#[cfg(test)]
+mod pooler;
 #[cfg(test)]
 mod process;
 #[cfg(test)]

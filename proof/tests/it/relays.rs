@@ -10,10 +10,13 @@ use tokio_postgres::Client;
 use crate::hand::{Hand, SOON, insert, until};
 
 mod splitting;
+mod unsettled;
 
 on_each_version!(
     topics_are_filtered_by_patterns,
     a_relay_is_listed_and_dropped,
+    a_relay_is_not_dropped_while_an_acknowledgement_is_under_way,
+    a_relay_whose_replicas_died_is_dropped,
     a_relay_that_starts_at_the_latest_gets_what_commits_from_then_on,
     replicas_leave_alone_what_they_do_not_know,
 );
@@ -149,4 +152,40 @@ async fn replicas_leave_alone_what_they_do_not_know(major: u32) {
         (row.get::<_, i64>(0), row.get::<_, i64>(1)) == (4, 6)
     })
     .await;
+}
+
+/// It would appear afterwards, as the position of whoever registers the relay next.
+async fn a_relay_is_not_dropped_while_an_acknowledgement_is_under_way(major: u32) {
+    let hand = Hand::new(major, 1).await;
+    let late = hand.fixture.relay().await.unwrap();
+    late.batch_execute("begin; select pg_advisory_xact_lock_shared(pgbaton.lane_lock('orders', 0))").await.unwrap();
+    let drop_it = ["relays", "drop", "orders", "--yes", "--dsn", hand.fixture.migrate_dsn()];
+    let refused = ask(&hand.fixture, &drop_it).await;
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    late.batch_execute("commit").await.unwrap();
+    // Nor while somebody owns a lane, whatever the replicas say.
+    let owner = hand.holder().await;
+    hand.give(0, owner.id).await;
+    hand.admin.batch_execute("update pgbaton.replica set relays = '{}', beat = beat + 1, ttl_ms = 100").await.unwrap();
+    let beating = hand.fixture.admin().await.unwrap();
+    let beats = tokio::spawn(async move {
+        for _ in 0..2_000 {
+            beating.batch_execute("update pgbaton.replica set beat = beat + 1").await.unwrap();
+            tokio::time::sleep(proof::process::POLL).await;
+        }
+    });
+    let refused = ask(&hand.fixture, &drop_it).await;
+    beats.abort();
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(ask(&hand.fixture, &drop_it).await.status.success(), "nobody beats any more");
+}
+
+async fn a_relay_whose_replicas_died_is_dropped(major: u32) {
+    let fixture = Fixture::new(major).await.unwrap();
+    let relays = "[lease]\nttl = \"1s\"\n[relays.a]\nlanes = 2\nsink = { type = \"discard\" }\n";
+    let mut replica = fixture.run("r1", relays).unwrap();
+    replica.wait_for_lines("claimed", 2, SOON).await.unwrap();
+    replica.kill().unwrap();
+    let dropped = ask(&fixture, &["relays", "drop", "a", "--yes", "--dsn", fixture.migrate_dsn()]).await;
+    assert!(dropped.status.success(), "{dropped:?}");
 }

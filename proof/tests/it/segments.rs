@@ -4,7 +4,7 @@ use pgbaton::{Database, housekeeping};
 use proof::on_each_version;
 use tokio_postgres::Client;
 
-use crate::hand::{Hand, SOON, until};
+use crate::hand::{Hand, Holder, SOON, until};
 
 mod racing;
 mod ring;
@@ -19,6 +19,8 @@ on_each_version!(
     retention_keeps_what_everybody_has_passed,
     nobody_queues_behind_a_long_reader,
     a_segment_is_not_emptied_while_a_relay_is_registered,
+    a_transaction_that_sees_nothing_new_empties_nothing,
+    the_relays_role_runs_nothing_as_the_owner,
 );
 
 /// Two segments that are not in use, nor will be soon.
@@ -57,29 +59,33 @@ async fn a_segment_is_emptied_once_every_lane_has_passed_it(major: u32) {
     let keys = [hand.key(0).await, hand.key(1).await];
     insert_into(&hand.admin, segment, "a", &keys[0], 3).await;
     insert_into(&hand.admin, segment, "b", &keys[1], 3).await;
-    hand.admin.batch_execute("begin").await.unwrap();
-    insert_into(&hand.admin, segment, "rolled back", &keys[1], 3).await;
-    hand.admin.batch_execute("rollback").await.unwrap();
+    rolled_back(&hand.admin, segment, &keys[1]).await;
 
     let mut owner = hand.holder().await;
     owner.open(&hand, 0).await;
     empty(&hand).await;
-    owner.drain().await;
-    empty(&hand).await;
-    owner.acknowledge().await.unwrap();
+    owner.deliver().await;
     assert_eq!(why(&hand.relay, segment).await.unwrap(), "relay orders, lane 1");
     empty(&hand).await;
     assert_eq!(count(&hand.admin, segment).await, 6, "lane 1 needs it");
 
     owner.open(&hand, 1).await;
-    owner.drain().await;
-    owner.acknowledge().await.unwrap();
+    owner.deliver().await;
     empty(&hand).await;
     assert_eq!(count(&hand.admin, segment).await, 0);
     assert_eq!(owner.sorted(), ["a 1", "a 2", "a 3", "b 1", "b 2", "b 3"]);
+    is_used_again(&hand, segment, &mut owner).await;
+}
 
-    // It is written to and read again as before.
-    insert_into(&hand.admin, segment, "again", &keys[0], 1).await;
+async fn rolled_back(client: &Client, segment: i16, key: &str) {
+    client.batch_execute("begin").await.unwrap();
+    insert_into(client, segment, "rolled back", key, 3).await;
+    client.batch_execute("rollback").await.unwrap();
+}
+
+/// It is written to and read as before.
+async fn is_used_again(hand: &Hand, segment: i16, owner: &mut Holder) {
+    insert_into(&hand.admin, segment, "again", &hand.key(0).await, 1).await;
     owner.drain().await;
     assert_eq!(owner.got.last().unwrap(), "again 1");
 }
@@ -94,8 +100,7 @@ async fn what_was_open_when_a_position_was_taken_keeps_its_segment(major: u32) {
     insert_into(&hand.admin, segment, "m", "k", 1).await;
     let mut owner = hand.holder().await;
     owner.open(&hand, 0).await;
-    owner.drain().await;
-    owner.acknowledge().await.unwrap();
+    owner.deliver().await;
     open.batch_execute("commit").await.unwrap();
     empty(&hand).await;
     assert_eq!(count(&hand.admin, segment).await, 2);
@@ -142,8 +147,7 @@ async fn another_relay_keeps_what_it_needs(major: u32) {
     hand.register("late", false).await;
     let mut owner = hand.holder().await;
     owner.open(&hand, 0).await;
-    owner.drain().await;
-    owner.acknowledge().await.unwrap();
+    owner.deliver().await;
     assert_eq!(why(&hand.relay, segment).await.unwrap(), "relay late, lane 0");
     hand.admin.batch_execute("delete from pgbaton.lane where relay = 'late'").await.unwrap();
     assert_eq!(why(&hand.relay, segment).await.unwrap(), "relay late, which lacks lanes");
@@ -164,8 +168,7 @@ async fn a_relay_that_starts_at_the_latest_keeps_nothing_older(major: u32) {
     open.batch_execute("commit").await.unwrap();
     let mut owner = hand.holder().await;
     owner.open(&hand, 0).await;
-    owner.drain().await;
-    owner.acknowledge().await.unwrap();
+    owner.deliver().await;
     empty(&hand).await;
     assert_eq!((count(&hand.admin, segment).await, count(&hand.admin, other).await), (0, 1));
     assert_eq!(why(&hand.relay, other).await.unwrap(), "relay late, lane 0");
@@ -177,13 +180,11 @@ async fn retention_keeps_what_everybody_has_passed(major: u32) {
     insert_into(&hand.admin, segment, "m", "k", 1).await;
     let mut owner = hand.holder().await;
     owner.open(&hand, 0).await;
-    owner.drain().await;
-    owner.acknowledge().await.unwrap();
+    owner.deliver().await;
     hand.admin.batch_execute("update pgbaton.ring set retention = '1 hour'").await.unwrap();
     assert_eq!(why(&hand.relay, segment).await.unwrap(), "retention");
     hand.admin.batch_execute("update pgbaton.outbox set created_at = now() - interval '61 minutes'").await.unwrap();
-    owner.drain().await;
-    owner.acknowledge().await.unwrap();
+    owner.deliver().await;
     assert_eq!(why(&hand.relay, segment).await, None);
 }
 
@@ -194,8 +195,7 @@ async fn nobody_queues_behind_a_long_reader(major: u32) {
     insert_into(&hand.admin, segment, "m", "k", 1).await;
     let mut owner = hand.holder().await;
     owner.open(&hand, 0).await;
-    owner.drain().await;
-    owner.acknowledge().await.unwrap();
+    owner.deliver().await;
     let reader = hand.fixture.admin().await.unwrap();
     reader.batch_execute(&format!("begin; select * from pgbaton.outbox_{segment}")).await.unwrap();
     let waits = "select exists (select from pg_locks where locktype = 'relation' and not granted)";
@@ -221,8 +221,7 @@ async fn a_segment_is_not_emptied_while_a_relay_is_registered(major: u32) {
     insert_into(&hand.admin, segment, "m", "k", 1).await;
     let mut owner = hand.holder().await;
     owner.open(&hand, 0).await;
-    owner.drain().await;
-    owner.acknowledge().await.unwrap();
+    owner.deliver().await;
     let registering = hand.fixture.relay().await.unwrap();
     registering.batch_execute("begin; select pg_advisory_xact_lock_shared(pgbaton.relays_lock())").await.unwrap();
     assert!(why(&hand.relay, segment).await.unwrap().contains("being registered"));
@@ -238,4 +237,40 @@ async fn a_segment_is_not_emptied_while_a_relay_is_registered(major: u32) {
     until("it waits", async || hand.admin.query_one(queued, &[]).await.unwrap().get(0)).await;
     hand.admin.batch_execute("commit").await.unwrap();
     waiting.await.unwrap().unwrap();
+}
+
+async fn a_transaction_that_sees_nothing_new_empties_nothing(major: u32) {
+    let hand = Hand::new(major, 1).await;
+    let (segment, _) = aside(&hand.admin).await;
+    insert_into(&hand.admin, segment, "m", "k", 1).await;
+    let mut owner = hand.holder().await;
+    owner.open(&hand, 0).await;
+    owner.deliver().await;
+    hand.relay.batch_execute("begin isolation level repeatable read").await.unwrap();
+    assert!(why(&hand.relay, segment).await.unwrap().contains("does not see"));
+    hand.relay.batch_execute("rollback").await.unwrap();
+    assert_eq!(why(&hand.relay, segment).await, None);
+}
+
+/// The function runs with the owner's rights, and types are looked for in the session's own schema first.
+async fn the_relays_role_runs_nothing_as_the_owner(major: u32) {
+    let hand = Hand::new(major, 1).await;
+    let (segment, _) = aside(&hand.admin).await;
+    insert_into(&hand.admin, segment, "m", "k", 1).await;
+    hand.relay
+        .batch_execute(
+            "create temp table seen (who text);
+             create function pg_temp.evil(value anyelement) returns boolean language plpgsql
+               as $$ begin insert into pg_temp.seen values (current_user); return true; end $$;
+             create domain pg_temp.text as pg_catalog.text check (pg_temp.evil(value));
+             create domain pg_temp.bigint as pg_catalog.int8 check (pg_temp.evil(value));
+             create domain pg_temp.xid8 as pg_catalog.xid8 check (pg_temp.evil(value));
+             create table pg_temp.relay as select * from pgbaton.relay;
+             grant all on seen to public",
+        )
+        .await
+        .unwrap();
+    let _ = why(&hand.relay, segment).await;
+    let seen = hand.relay.query("select who from pg_temp.seen where who <> current_user", &[]).await.unwrap();
+    assert!(seen.is_empty(), "{:?}", seen.iter().map(|row| row.get::<_, String>(0)).collect::<Vec<_>>());
 }

@@ -21,7 +21,7 @@ async fn every_statement_is_the_relays_to_run(major: u32) {
         };
         let planned = plan(client, verb.sql).await;
         assert!(planned.is_ok(), "{}: {:?}", verb.name, planned.err());
-        if client as *const _ == &raw const owner {
+        if std::ptr::eq(client, &raw const owner) {
             assert!(plan(&relay, verb.sql).await.is_err(), "{}: only the owner may", verb.name);
         }
     }

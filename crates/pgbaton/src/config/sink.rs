@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::section::{Problems, Section};
-use crate::connection::Database;
-use crate::error::{Error, Kind};
 use crate::sink::Sink;
 use crate::sink::discard::Discard;
 use crate::sink::file::JsonLines;
@@ -17,6 +15,8 @@ use crate::sink::postgres::Inbox;
 
 #[cfg(feature = "http")]
 mod http;
+#[cfg(feature = "postgres")]
+mod postgres;
 
 /// A sink's options.
 pub(super) enum SinkFields {
@@ -26,13 +26,11 @@ pub(super) enum SinkFields {
     #[cfg(feature = "http")]
     Http(Box<Webhooks>),
     #[cfg(feature = "postgres")]
-    Postgres {
-        database: Box<Database>,
-        table: String,
-    },
+    Postgres(Box<Inbox>),
 }
 
-/// Reads the section. `None` if there are problems, which are told.
+/// Reads the section. `None` if there are problems, which are told. `ttl` bounds the waits of sinks that are databases.
+#[cfg_attr(not(feature = "postgres"), allow(unused_variables, reason = "no such sink in this build"))]
 pub(super) fn read(
     mut section: Section<'_>,
     (replica, relay): (&str, &str),
@@ -51,7 +49,9 @@ pub(super) fn read(
         #[cfg(feature = "http")]
         "http" => http::read(&mut section, &path, problems).map(|sink| SinkFields::Http(Box::new(sink))),
         #[cfg(feature = "postgres")]
-        "postgres" => postgres(&mut section, ttl, &path, problems),
+        "postgres" => {
+            postgres::read(&mut section, ttl, &path, problems).map(|sink| SinkFields::Postgres(Box::new(sink)))
+        }
         _ => {
             problems.add(&format!("{path}.type"), "is none of stdout, file, http, postgres, discard");
             None
@@ -61,35 +61,21 @@ pub(super) fn read(
     sink
 }
 
-#[cfg(feature = "postgres")]
-fn postgres(section: &mut Section<'_>, ttl: Duration, path: &str, problems: &Problems) -> Option<SinkFields> {
-    let dsn = section.required_string("dsn");
-    let table = section.required_string("table")?;
-    let database = super::parse_dsn(&dsn?, ttl, &format!("{path}.dsn"), problems)?;
-    if Inbox::new(database.clone(), &table).is_err() {
-        problems.add(&format!("{path}.table"), &crate::sink::postgres::BadTable.to_string());
-    }
-    Some(SinkFields::Postgres { database: Box::new(database), table })
-}
-
 impl SinkFields {
     /// The file it writes to.
     pub(super) fn path(&self) -> Option<&Path> {
         if let Self::File(path) = self { Some(path) } else { None }
     }
 
-    pub(super) fn build(self) -> Result<Arc<dyn Sink>, Error> {
-        Ok(match self {
+    pub(super) fn build(self) -> Arc<dyn Sink> {
+        match self {
             Self::Stdout => Arc::new(JsonLines::stdout()),
             Self::File(path) => Arc::new(JsonLines::file(path)),
             Self::Discard => Arc::new(Discard),
             #[cfg(feature = "http")]
             Self::Http(sink) => Arc::new(*sink),
             #[cfg(feature = "postgres")]
-            Self::Postgres { database, table } => Arc::new(
-                Inbox::new(*database, &table)
-                    .map_err(|error| Error::new(Kind::Config, format!("table {table}")).because(error))?,
-            ),
-        })
+            Self::Postgres(sink) => Arc::new(*sink),
+        }
     }
 }

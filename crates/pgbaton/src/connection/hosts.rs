@@ -23,7 +23,8 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::dsn::{Dsn, Host, Place, Target};
 use crate::error::{Error, Kind};
-use crate::sql::WRITABLE;
+use crate::position::Incarnation;
+use crate::sql::{INCARNATION, WRITABLE};
 use crate::tls::{self, Mode};
 
 /// How long a host may keep the next one waiting, at most.
@@ -40,6 +41,8 @@ pub(super) struct Hosts {
     silence: Duration,
     /// Which host served last, and at which of its addresses.
     last: Mutex<Option<(usize, Option<IpAddr>)>>,
+    /// The newest life of the database that was seen, if it is the outbox's.
+    newest: Mutex<Option<Incarnation>>,
     /// Whether the DSN's warnings have been logged: when it was read, there may have been no log yet.
     warned: AtomicBool,
 }
@@ -63,11 +66,24 @@ struct Failure {
 impl Hosts {
     pub(super) fn new(dsn: Dsn, silence: Duration) -> Result<Self, Error> {
         let tls = MakeRustlsConnect::new(dsn.tls.client_config()?);
-        Ok(Self { dsn, tls, silence, last: Mutex::new(None), warned: AtomicBool::new(false) })
+        Ok(Self { dsn, tls, silence, last: Mutex::new(None), newest: Mutex::new(None), warned: AtomicBool::new(false) })
     }
 
     pub(super) fn warnings(&self) -> &[String] {
         &self.dsn.warnings
+    }
+
+    /// Whether a server that is read-only by default is none to write to.
+    pub(super) fn obeys_read_only(&self) -> bool {
+        self.dsn.target == Target::ReadWrite
+    }
+
+    /// From now on a server in an earlier life of this database does not suit.
+    pub(super) fn lives(&self, here: &Incarnation) {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if !newest.as_ref().is_some_and(|newest| here.is_before(newest)) {
+            *newest = Some(here.clone());
+        }
     }
 
     /// Connects to a server that suits.
@@ -157,8 +173,9 @@ impl Hosts {
             }
             answer => answer?,
         };
-        if self.dsn.target != Target::Any {
-            suits(self.dsn.target, &client, &mut driver).await?;
+        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if self.dsn.target != Target::Any || newest.is_some() {
+            suits(self.dsn.target, newest.as_ref(), &client, &mut driver).await?;
         }
         Ok(Found { client, driver, address })
     }
@@ -242,9 +259,15 @@ async fn addresses(host: &Host, deadline: Instant) -> Result<Vec<Option<IpAddr>>
 
 /// Whether the server is the one that is meant. A statement rather than what the server told at the beginning: a pooler
 /// repeats what another server told it, before a fail-over.
-async fn suits(target: Target, client: &Client, driver: &mut Driver) -> Result<(), Error> {
+async fn suits(
+    target: Target,
+    newest: Option<&Incarnation>,
+    client: &Client,
+    driver: &mut Driver,
+) -> Result<(), Error> {
     let mut told = futures_util::stream::poll_fn(|context| driver.poll_message(context));
-    let mut asked = std::pin::pin!(client.simple_query(WRITABLE.sql));
+    let question = format!("{}; {}", WRITABLE.sql, if newest.is_some() { INCARNATION.sql } else { "" });
+    let mut asked = std::pin::pin!(client.simple_query(&question));
     let answer = loop {
         tokio::select! {
             biased;
@@ -255,17 +278,26 @@ async fn suits(target: Target, client: &Client, driver: &mut Driver) -> Result<(
             },
         }
     };
-    let row = answer.iter().find_map(|message| match message {
-        SimpleQueryMessage::Row(row) => Some((row.get("in_recovery"), row.get("read_only"))),
+    let mut rows = answer.iter().filter_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
         _ => None,
     });
-    match row {
-        Some((Some("t"), _)) => Err(Error::new(Kind::NotWritable, "the server is in recovery")),
-        Some((_, Some("on"))) if target == Target::ReadWrite => {
-            Err(Error::new(Kind::NotWritable, "the server is read-only: default_transaction_read_only is on"))
+    match rows.next().map(|row| (row.get("in_recovery"), row.get("read_only"))) {
+        Some((Some("t"), _)) if target != Target::Any => {
+            return Err(Error::new(Kind::NotWritable, "the server is in recovery"));
         }
-        Some(_) => Ok(()),
-        None => Err(Error::new(Kind::Internal, "the server did not say whether it takes writes")),
+        Some((_, Some("on"))) if target == Target::ReadWrite => {
+            return Err(Error::new(Kind::NotWritable, "the server is read-only: default_transaction_read_only is on"));
+        }
+        Some(_) => {}
+        None => return Err(Error::new(Kind::Internal, "the server did not say whether it takes writes")),
+    }
+    let found: Option<Incarnation> = rows.next().and_then(|row| row.get("incarnation")?.parse().ok());
+    match (found, newest) {
+        (Some(found), Some(newest)) if found.is_before(newest) => {
+            Err(Error::new(Kind::NotWritable, format!("an old primary: it is {found}, and the database is {newest}")))
+        }
+        _ => Ok(()),
     }
 }
 

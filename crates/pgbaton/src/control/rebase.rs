@@ -1,12 +1,10 @@
 //! Making positions right again: after a restore, and after `pg_upgrade`.
 
-use std::collections::HashMap;
-use std::time::Duration;
-
 use serde::Serialize;
 use tokio_postgres::types::Type;
 
-use crate::connection::{Access, Connection, Database};
+use super::replicas;
+use crate::connection::{Access, Database};
 use crate::error::{Error, Kind};
 use crate::migrate;
 use crate::sql;
@@ -30,38 +28,15 @@ pub struct Rebased {
 pub async fn rebase(database: &Database, forsake: i32) -> Result<Rebased, Error> {
     let connection = database.connect().await?;
     migrate::check(&connection).await?;
-    nobody_runs(&connection).await?;
+    if let Some(id) = replicas::running(&connection).await? {
+        return Err(Error::refused(
+            format!("replica {id} runs: what it publishes meanwhile would be counted wrong"),
+            "Stop all replicas that use this database, then run it again",
+        ));
+    }
     let [rows] = connection.pipeline(Access::Write, [(sql::REBASE, &[(&forsake, Type::INT4)])]).await?;
     let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "no answer"))?;
     Ok(Rebased { messages: row.try_get("messages")?, due: row.try_get("due")? })
-}
-
-/// Rows of replicas that died with another server are no hindrance: their beats do not move.
-async fn nobody_runs(connection: &Connection) -> Result<(), Error> {
-    let (before, ttl) = beats(connection).await?;
-    if before.is_empty() {
-        return Ok(());
-    }
-    tracing::info!(?ttl, "watching for replicas that still run");
-    tokio::time::sleep(ttl).await;
-    let (after, _) = beats(connection).await?;
-    match after.iter().find(|(id, beat)| before.get(*id) != Some(beat)) {
-        None => Ok(()),
-        Some((id, _)) => Err(Error::refused(
-            format!("replica {id} runs: what it publishes meanwhile would be counted wrong"),
-            "Stop all replicas that use this database, then run it again",
-        )),
-    }
-}
-
-async fn beats(connection: &Connection) -> Result<(HashMap<String, i64>, Duration), Error> {
-    let [rows] = connection.pipeline(Access::Look, [(sql::REPLICAS, &[])]).await?;
-    let (mut beats, mut ttl) = (HashMap::new(), Duration::ZERO);
-    for row in &rows {
-        beats.insert(row.try_get("id")?, row.try_get("beat")?);
-        ttl = ttl.max(Duration::from_millis(u64::try_from(row.try_get::<_, i64>("ttl_ms")?).unwrap_or_default()));
-    }
-    Ok((beats, ttl))
 }
 
 /// Confirms that this server came from `pg_upgrade`: its new identifier is taken down, and sinks' positions that name the

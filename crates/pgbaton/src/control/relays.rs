@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio_postgres::types::Type;
 
+use super::replicas;
 use crate::connection::{Access, Connection, Database, Parameter};
 use crate::error::Error;
 use crate::migrate;
@@ -73,12 +74,21 @@ async fn find(connection: &Connection, name: &str) -> Result<RelayStatus, Error>
 /// A relay that is not registered or that a replica runs, and a role that does not own the schema.
 pub async fn drop(database: &Database, name: &str) -> Result<(), Error> {
     let connection = checked(database).await?;
-    find(&connection, name).await?;
+    let relay = find(&connection, name).await?;
+    if relay.replicas > 0 || relay.owned > 0 {
+        replicas::expire_dead(&connection).await?;
+    }
     connection.lock(sql::REGISTER_LOCK, &[]).await?;
-    if connection.commit(sql::DROP_RELAY, &[(&name, Type::TEXT)]).await?.is_empty() {
+    let numbers = connection.then(sql::LANE_NUMBERS, &[(&name, Type::TEXT)]).await?;
+    let numbers = numbers.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i32>, _>>()?;
+    let names = vec![name; numbers.len()];
+    let locked = connection.then(sql::CLAIM_LOCK, &[(&names, Type::TEXT_ARRAY), (&numbers, Type::INT4_ARRAY)]).await?;
+    // Without all locks, no relay.
+    let name_if_locked = (locked.len() == numbers.len()).then_some(name);
+    if connection.commit(sql::DROP_RELAY, &[(&name_if_locked, Type::TEXT)]).await?.is_empty() {
         return Err(Error::refused(
             format!("relay {name} is run by a replica"),
-            "Take it out of the configuration of all replicas first. One that died is gone after a ttl while another runs",
+            "Take it out of the configuration of all replicas first, and wait until they have given back its lanes",
         ));
     }
     Ok(())

@@ -133,6 +133,7 @@ impl Identity {
         *previous = Some(id);
         let (here, lease) = look::join(&connection, id, &spec).await?;
         slot.put(connection);
+        spec.database.lives(&here);
         let lease = SharedLease::new(lease);
         let vitals = replica.vitals.clone();
         vitals.joined(id, lease.clone());
@@ -319,11 +320,18 @@ impl Identity {
             // A read may be waiting for a server that is no longer the one.
             relay.flows.abandon.notify_one();
         }
+        self.spec.database.lives(found);
         self.here.send_replace(found.clone());
         Ok(())
     }
 
     async fn act(&mut self, connection: &Connection, holdings: Holdings) -> Result<(), Error> {
+        for relay in self.relays.values().filter(|_| !self.leaving) {
+            // Dropped between being registered and this replica's making itself known.
+            if !holdings.lanes.iter().any(|fact| fact.grant.lane.relay == relay.spec.name) {
+                look::register(connection, &relay.spec).await?;
+            }
+        }
         let held: Vec<Grant> = self.held.keys().cloned().collect();
         let (mut claims, mut idle) = (Vec::new(), Vec::new());
         for (step, reason) in balance(&holdings, self.id, &held) {

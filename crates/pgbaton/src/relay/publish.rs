@@ -115,6 +115,10 @@ async fn take_up(start: &mut LaneStart, deadline: Deadline) -> Result<LaneTask, 
         }
         Err(error) => return Err(LaneEnd::Refused(error)),
     };
+    let keeps = relay.capabilities.get().is_some_and(|sink| sink.keeps_position);
+    if keeps && holds.is_none() && batch > 0 {
+        tracing::warn!(%grant, batch, "the sink holds no position for this lane, though it was sent batches");
+    }
     let (flow, batches) = Flow::new(grant.clone(), stint);
     relay.flows.add(Arc::clone(&flow));
     relay.refuse(grant.lane.number, false);
@@ -150,7 +154,7 @@ fn settled(grant: &Grant, opened: &Opened) -> Result<i64, LaneEnd> {
         }
         Opened::SinkLost { resend: true, batch, holds } => {
             tracing::warn!(%grant, batch, holds, "the sink has lost delivered batches: sending them again, as configured");
-            Ok(holds)
+            Ok(batch)
         }
         Opened::SinkLost { resend: false, batch, holds } => Err(LaneEnd::Refused(Error::refused(
             format!("{grant}: the sink holds batch {holds}, and batch {batch} was delivered: it has lost its tail"),
@@ -192,7 +196,7 @@ async fn drained(orders: &mut watch::Receiver<Order>) {
     let _ = orders.wait_for(|order| *order != Order::Run).await;
 }
 
-/// The same for a lane that is not open yet.
+/// The same for a lane that is not settled: it is not open yet, or it is not known what its sink has.
 async fn given_up(orders: &mut watch::Receiver<Order>) {
     let _ = orders.wait_for(|order| *order == Order::Drain).await;
 }
@@ -385,11 +389,12 @@ impl LaneTask {
         left.push(message);
     }
 
+    /// Between attempts, and while it is not known what the sink has: a lane is not split then.
     async fn pause(&mut self, pause: Duration) -> Result<(), LaneEnd> {
         tokio::select! {
             biased;
             () = self.deadline.over() => Err(LaneEnd::Stopped),
-            () = drained(&mut self.orders) => Err(LaneEnd::Drained),
+            () = given_up(&mut self.orders) => Err(LaneEnd::Drained),
             () = tokio::time::sleep(pause) => Ok(()),
         }
     }
@@ -419,7 +424,7 @@ impl LaneTask {
             let opened = tokio::select! {
                 biased;
                 () = self.deadline.over() => return Err(LaneEnd::Stopped),
-                () = drained(&mut self.orders) => return Err(LaneEnd::Drained),
+                () = given_up(&mut self.orders) => return Err(LaneEnd::Drained),
                 opened = open_sink(&relay, &grant, Opening::Again) => opened?,
             };
             let Some((sink, holds)) = opened else { continue };

@@ -146,7 +146,7 @@ impl NativeSource {
             rows = self.look_for_newest(&connection, grant, here).await?;
         }
         slot.put(connection);
-        let [newest, ceiling, _] = rows;
+        let [newest, ceiling] = rows;
         let Some(row) = newest.first() else {
             return Err(Error::refused(
                 format!("lane {} has no position", grant.lane),
@@ -172,14 +172,21 @@ impl NativeSource {
         connection: &Connection,
         grant: &Grant,
         here: &Incarnation,
-    ) -> Result<[Vec<Row>; 3], Error> {
+    ) -> Result<[Vec<Row>; 2], Error> {
         let relay = grant.lane.relay.as_str();
         let parameters: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&grant.lane.number, Type::INT4)];
-        let rows = connection
-            .pipeline(Access::Look, [(sql::NEWEST, &parameters), (sql::CEILING, &[]), (sql::INCARNATION, &[])])
-            .await?;
-        self.still(here, &rows[2])?;
-        Ok(rows)
+        // An acknowledgement of ours whose answer was lost may still wait for its commit, and say more than what is seen.
+        connection.open(Access::Look).await?;
+        let lock: [Parameter<'_>; 2] = [(&vec![relay], Type::TEXT_ARRAY), (&vec![grant.lane.number], Type::INT4_ARRAY)];
+        let alone = !connection.then(sql::CLAIM_LOCK, &lock).await?.is_empty();
+        let newest = connection.then(sql::NEWEST, &parameters).await?;
+        let ceiling = connection.commit(sql::CEILING, &[]).await?;
+        self.still(here, &ceiling)?;
+        if !alone {
+            let text = format!("{grant}: an acknowledgement of this lane is still under way");
+            return Err(Error::new(Kind::Database, text));
+        }
+        Ok([newest, ceiling])
     }
 
     /// Compares what the sink holds with the database's position, and says where the lane goes on.
@@ -212,8 +219,18 @@ impl NativeSource {
             ));
         }
         let theirs = stored(&bookmark)?;
-        if (there != here && !ours.former.contains(there)) || theirs.registration != ours.registration {
+        if theirs.registration != ours.registration {
             return Ok((Opened::Announced { batch: batch.max(held_batch) }, ours.position.clone()));
+        }
+        if there != here && !ours.former.contains(there) {
+            // Within one registration the sink is never behind, unless it has lost something: in any incarnation.
+            return Ok((
+                match held_batch < batch {
+                    true => Opened::SinkLost { resend: false, batch, holds: held_batch },
+                    false => Opened::Announced { batch: held_batch },
+                },
+                ours.position.clone(),
+            ));
         }
         let theirs = theirs.position;
         match held_batch.cmp(&batch) {
@@ -327,7 +344,8 @@ impl Source for NativeSource {
         let next = bookmark(here, &registration, &read_to)?;
         match opened {
             Opened::Settled { batch } => self.record(grant, batch, next, false).await?,
-            Opened::SinkLost { resend: true, holds, .. } => self.record(grant, holds, next, true).await?,
+            // No number is used twice: a sink that loses its tail again must not seem to stand here.
+            Opened::SinkLost { resend: true, batch, .. } => self.record(grant, batch, next, true).await?,
             _ => {}
         }
         let stint = Stint(self.stints.fetch_add(1, Ordering::Relaxed));

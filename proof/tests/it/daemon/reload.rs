@@ -95,15 +95,7 @@ async fn a_live_replica_follows_its_configuration(major: u32) {
     replica.hang_up().unwrap();
     replica.wait_for_line("has not changed", SOON).await.unwrap();
 
-    outbox.write("r1.toml", "nmae = 1\n[database]\ndsn = \"password=hunter2 oops\"\n").unwrap();
-    replica.hang_up().unwrap();
-    let refused = replica.wait_for_line("the old one stays", SOON).await.unwrap();
-    for word in ["ERROR", "nmae", "database.dsn", "relays"] {
-        assert!(refused.contains(word), "{refused}");
-    }
-    assert!(!refused.contains("hunter2"), "{refused}");
-    assert!(get(&address, "/metrics").await.body.contains("pgbaton_reload_refused 1\n"));
-    until_more(&outbox.file()).await;
+    what_is_wrong_changes_nothing(&outbox, &mut replica, &address).await;
 
     // The log and the address, without the replica noticing.
     Setting { level: "pgbaton=trace", listen: "127.0.0.2:0", ..FIRST }.write(&outbox);
@@ -115,16 +107,7 @@ async fn a_live_replica_follows_its_configuration(major: u32) {
     assert!(get(&address, "/metrics").await.body.contains("pgbaton_reload_refused 0\n"));
     assert_eq!(replica.lines_with("joined").len(), 1);
 
-    // A secret.
-    let before = delivered(&address).await;
-    outbox.write("dsn", &format!("{} application_name=rotated\n", outbox.relay_dsn())).unwrap();
-    replica.hang_up().unwrap();
-    replica.wait_for_lines("joined", 2, SOON).await.unwrap();
-    until_more(&outbox.file()).await;
-    let rotated = "select count(*) from pg_stat_activity where application_name = 'rotated'
-                   and datname = current_database()";
-    assert!(outbox.admin().await.unwrap().query_one(rotated, &[]).await.unwrap().get::<_, i64>(0) > 0);
-    assert!(delivered(&address).await >= before);
+    a_rotated_secret_is_a_change(&outbox, &mut replica, &address).await;
 
     // What the replica does, twice in a row: the second one while it drains.
     Setting { listen: "127.0.0.2:0", in_flight: 100, ..FIRST }.write(&outbox);
@@ -146,6 +129,30 @@ async fn a_live_replica_follows_its_configuration(major: u32) {
     assert_eq!(delivered(&address).await, u64::try_from(sent).unwrap());
     replica.terminate().unwrap();
     assert!(replica.wait(SOON).await.unwrap().success());
+}
+
+async fn what_is_wrong_changes_nothing(outbox: &Fixture, replica: &mut Process, address: &str) {
+    outbox.write("r1.toml", "nmae = 1\n[database]\ndsn = \"password=hunter2 oops\"\n").unwrap();
+    replica.hang_up().unwrap();
+    let refused = replica.wait_for_line("the old one stays", SOON).await.unwrap();
+    for word in ["ERROR", "nmae", "database.dsn", "relays"] {
+        assert!(refused.contains(word), "{refused}");
+    }
+    assert!(!refused.contains("hunter2"), "{refused}");
+    assert!(get(address, "/metrics").await.body.contains("pgbaton_reload_refused 1\n"));
+    until_more(&outbox.file()).await;
+}
+
+async fn a_rotated_secret_is_a_change(outbox: &Fixture, replica: &mut Process, address: &str) {
+    let before = delivered(address).await;
+    outbox.write("dsn", &format!("{} application_name=rotated\n", outbox.relay_dsn())).unwrap();
+    replica.hang_up().unwrap();
+    replica.wait_for_lines("joined", 2, SOON).await.unwrap();
+    until_more(&outbox.file()).await;
+    let rotated = "select count(*) from pg_stat_activity where application_name = 'rotated'
+                   and datname = current_database()";
+    assert!(outbox.admin().await.unwrap().query_one(rotated, &[]).await.unwrap().get::<_, i64>(0) > 0);
+    assert!(delivered(address).await >= before);
 }
 
 /// A sink that hangs makes the drain last.

@@ -260,7 +260,10 @@ impl NativeSource {
         let stood = &step.place;
         let Some(stint) = step.stints.get(&fetched.lane).copied() else { return Ok(Vec::new()) };
         let Some((grant, registration, to)) = self.log(|log| {
-            let same = |place: &&mut super::Place| place.stint == stint && place.read_to == *stood;
+            // With another number of lanes it would be owed other rows than those that were asked for.
+            let same = |place: &&mut super::Place| {
+                place.stint == stint && place.grant.lane.of == step.of && place.read_to == *stood
+            };
             let place = log.places.get_mut(&fetched.lane).filter(same)?;
             place.read_to = match fetched.cut {
                 // All before the message that did not fit has been read.
