@@ -241,18 +241,22 @@ async fn dead(death: Death) {
         Death::Frozen => pooler.process().unwrap().resume().unwrap(),
     }
     all_can_work(&addresses).await;
-    let load = Load::start(fixture.admin_dsn());
-    load.goes_on(200).await;
-    load.stop().await;
-    let written = books(&server, &fixture.database).await;
-    until("everything arrives", || async { Verdict::of(&written, &inbox(&destination).await).lost == 0 }).await;
-    let verdict = Verdict::of(&written, &inbox(&destination).await);
-    assert!(verdict.is_flawless(), "{verdict:?}");
+    all_goes_on(&server, &fixture, &destination).await;
     let normal = load::time_to_normal(&destination, back).await;
     println!("figure: a pooler that was {death:?} for longer than a lease: normal {:.1} s later", normal.as_secs_f64());
     for replica in &mut replicas {
         assert!(replica.exit_status().unwrap().is_none(), "it had to be started again");
     }
+}
+
+async fn all_goes_on(server: &Cluster, fixture: &Fixture, destination: &Fixture) {
+    let load = Load::start(fixture.admin_dsn());
+    load.goes_on(200).await;
+    load.stop().await;
+    let written = books(server, &fixture.database).await;
+    until("everything arrives", || async { Verdict::of(&written, &inbox(destination).await).lost == 0 }).await;
+    let verdict = Verdict::of(&written, &inbox(destination).await);
+    assert!(verdict.is_flawless(), "{verdict:?}");
 }
 
 /// LISTEN ends with the transaction there, so `wake` does nothing: that is found out, and said.

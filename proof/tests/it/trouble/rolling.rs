@@ -80,8 +80,8 @@ async fn finish(mut stage: Stage, load: Load, what: &str) {
     println!(
         "figure: {what}: no message took longer than {longest:.3} s, no key was silent for longer than {gap:.3} s"
     );
-    // Half a second on a machine that has nothing else to do; a ttl more where a lane was not given back but expired.
-    assert!(longest < 10.0, "a hand-over took {longest} s");
+    // Half a second on a machine that has nothing else to do. Opening 32 lanes takes seconds on one that has.
+    assert!(longest < 30.0, "a hand-over took {longest} s");
     each_once_in_files(&stage).await;
     stage.judge().await;
 }
