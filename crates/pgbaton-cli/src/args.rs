@@ -171,12 +171,17 @@ pub(crate) enum SegmentsCommand {
         #[arg(long, value_parser = clap::value_parser!(i32).range(3..=64))]
         count: Option<i32>,
         /// How long each is written to, such as 1h or 15m.
-        #[arg(long, value_parser = duration)]
+        #[arg(long, value_parser = whole_seconds)]
         length: Option<Duration>,
         /// How long messages are kept once they have been dealt with, such as 0s or 72h.
-        #[arg(long, value_parser = duration)]
+        #[arg(long, value_parser = whole_seconds)]
         retention: Option<Duration>,
     },
+}
+
+fn whole_seconds(text: &str) -> Result<Duration, String> {
+    let given = duration(text)?;
+    if given.subsec_nanos() == 0 { Ok(given) } else { Err("is not in whole seconds".to_owned()) }
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

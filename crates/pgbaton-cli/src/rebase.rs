@@ -1,7 +1,5 @@
 //! `pgbaton rebase` and `pgbaton confirm`.
 
-use std::time::Duration;
-
 use pgbaton::control::rebase::{self, Rebased};
 
 use crate::args::DatabaseArgs;
@@ -14,10 +12,7 @@ pub(crate) async fn rebase(database: &DatabaseArgs, forsake: i32, yes: bool) -> 
             "messages may be delivered again, with all replicas stopped; add --yes if that is meant".into(),
         ));
     }
-    /// Every stored message is written once more, in one statement.
-    const PATIENCE: Duration = Duration::from_secs(24 * 3_600);
-    let database = database.database()?.with_patience_for_answers(PATIENCE);
-    let Rebased { messages, due } = rebase::rebase(&database, forsake).await?;
+    let Rebased { messages, due } = rebase::rebase(&database.database()?, forsake).await?;
     say(&format!("the outbox holds {messages} messages; {due} of them are delivered from now on, again perhaps"));
     Ok(())
 }

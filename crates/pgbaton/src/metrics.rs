@@ -259,9 +259,14 @@ impl Metrics {
 
     /// A replica has ended: it owns no lanes. What was counted stays.
     pub(crate) fn at_rest(&self) {
+        self.owns_nothing();
+        self.sink_is_up();
+    }
+
+    /// A lease is over.
+    pub(crate) fn owns_nothing(&self) {
         self.lanes(0);
         self.refused(0);
-        self.sink_is_up();
     }
 
     /// Reads everything but the histogram.

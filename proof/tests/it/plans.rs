@@ -231,6 +231,7 @@ async fn others(client: &Client, facts: &Facts) {
         "'{5}'",
         one,
         "7",
+        "false",
     ];
     let calls: &[(&str, &str, &[&str])] = &[
         (&look, "target", &[]),

@@ -49,6 +49,9 @@ impl Problems {
     }
 }
 
+/// Later moments cannot be reckoned with everywhere.
+const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+
 /// A table of the file, with the path to it.
 pub(super) struct Section<'a> {
     path: String,
@@ -174,10 +177,10 @@ impl<'a> Section<'a> {
     /// A duration with its unit, as in `"5s"` or `"1m 30s"`.
     pub(super) fn duration(&mut self, name: &str, default: Duration) -> Duration {
         let Some(value) = self.table.remove(name) else { return default };
-        match value.as_str().and_then(duration).filter(|duration| !duration.is_zero()) {
+        match value.as_str().and_then(duration).filter(|duration| !duration.is_zero() && *duration <= LONGEST) {
             Some(duration) => duration,
             None => {
-                self.problem(name, "is not a duration such as \"100ms\", \"5s\" or \"1m 30s\"");
+                self.problem(name, "is not a duration such as \"100ms\", \"5s\" or \"1m 30s\", of a year at most");
                 default
             }
         }

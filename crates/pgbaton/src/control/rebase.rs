@@ -45,9 +45,11 @@ pub async fn rebase(database: &Database, forsake: i32) -> Result<Rebased, Error>
 /// Producers wait while all messages are written anew, but not behind a wait for the lock as well.
 async fn rebase_once_locked(database: &Database, forsake: i32) -> Result<Vec<Row>, Error> {
     const PATIENCE: Duration = Duration::from_secs(60);
+    /// In one statement.
+    const ANSWER: Duration = Duration::from_secs(24 * 3_600);
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
-        let connection = database.connect().await?;
+        let connection = database.connect().await?.waiting(ANSWER);
         connection.open(Access::Write).await?;
         connection.script("set local lock_timeout = '100ms'").await?;
         match connection.commit(sql::REBASE, &[(&forsake, Type::INT4)]).await {

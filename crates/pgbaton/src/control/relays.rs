@@ -87,7 +87,7 @@ pub async fn drop(database: &Database, name: &str) -> Result<(), Error> {
     let name_if_locked = (locked.len() == numbers.len()).then_some(name);
     if connection.commit(sql::DROP_RELAY, &[(&name_if_locked, Type::TEXT)]).await?.is_empty() {
         return Err(Error::refused(
-            format!("relay {name} is run by a replica"),
+            format!("relay {name} is run by a replica, or one of its positions is just being written"),
             "Take it out of the configuration of all replicas first, and wait until they have given back its lanes",
         ));
     }

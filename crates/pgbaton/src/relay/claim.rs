@@ -101,6 +101,9 @@ impl Identity {
         // Whatever happens next, nothing is published under this identity any more.
         identity.lease.end();
         identity.lanes.shutdown().await;
+        for relay in identity.relays.values() {
+            relay.metrics.owns_nothing();
+        }
         result
     }
 

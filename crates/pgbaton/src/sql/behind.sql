@@ -2,7 +2,7 @@
 -- and the age of the oldest message among the next 20,000 that its lane has not passed (null: there is none).
 -- A lane that is held stands where its window began, which is no longer than that.
 -- Parameters: $1 the relay. Rows: one. Locks: none. Relies on: the index on id.
--- Lanes are looked up in an array for each number of lanes there is: more than one only while they are being split.
+-- Nothing is looked at where everything has been passed. Lanes are looked up in an array for each number of lanes there is: more than one only while they are being split.
 with lane as materialized (
   select n.lane, n.lanes, greatest(n.floor, n.last) as passed from pgbaton.newest n where n.relay = $1::text
 ), least as materialized (
@@ -13,9 +13,10 @@ with lane as materialized (
   from (select distinct lanes from lane) d
 )
 select greatest(q.last_value - least.passed, 0) as ids,
-       (select extract(epoch from pg_catalog.clock_timestamp() - w.created_at)::float8
-        from (select o.id, o.hash, o.created_at from pgbaton.outbox o
-              where o.id > least.passed order by o.id limit 20000) w, of
-        where w.id > of.passed[(w.hash & (of.lanes - 1)) + 1]
-        order by w.id limit 1) as oldest
+       case when q.last_value > least.passed then (
+         select extract(epoch from pg_catalog.clock_timestamp() - w.created_at)::float8
+         from (select o.id, o.hash, o.created_at from pgbaton.outbox o
+               where o.id > least.passed order by o.id limit 20000) w, of
+         where w.id > of.passed[(w.hash & (of.lanes - 1)) + 1]
+         order by w.id limit 1) end as oldest
 from least, pgbaton.outbox_id_seq q
