@@ -36,7 +36,7 @@ impl Site {
         let cluster = Cluster::start(&Binaries::any()?, options).await?;
         let fixture = Fixture::on(&cluster).await?;
         let admin = fixture.admin().await?;
-        Ok(Site { fixture, admin, cluster: cluster })
+        Ok(Site { fixture, admin, cluster })
     }
 
     /// Starts a replica of `relay` with default settings. `sink` is a TOML value, `more` further keys of the relay.

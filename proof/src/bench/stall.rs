@@ -44,11 +44,11 @@ pub(super) async fn run(args: &Args, figures: &mut Figures) -> Result<(), Error>
     let report = tokio::spawn(stay_open(site.fixture.admin().await?, "select count(*) from pgbaton.outbox", until));
     let mut took = Vec::new();
     while let Some(times) = inserting.join_next().await {
-        took.extend(times.map_err(panicked)??);
+        took.extend(times.map_err(|error| panicked(&error))??);
     }
-    let control = control.await.map_err(panicked)??;
-    open.await.map_err(panicked)??;
-    report.await.map_err(panicked)??;
+    let control = control.await.map_err(|error| panicked(&error))??;
+    open.await.map_err(|error| panicked(&error))??;
+    report.await.map_err(|error| panicked(&error))??;
     let emptied = replica.lines_with("segment emptied").len();
     end(replica).await?;
 
@@ -65,8 +65,8 @@ pub(super) async fn run(args: &Args, figures: &mut Figures) -> Result<(), Error>
     Ok(())
 }
 
-fn panicked(error: tokio::task::JoinError) -> Error {
-    Error::because("a writer", &error)
+fn panicked(error: &tokio::task::JoinError) -> Error {
+    Error::because("a writer", error)
 }
 
 /// Milliseconds that each statement took, one after the other at a steady pace.
