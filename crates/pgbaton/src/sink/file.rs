@@ -220,15 +220,28 @@ mod tests {
     #[test]
     fn a_torn_line_is_cut_when_the_file_is_opened() {
         let path = std::env::temp_dir().join(format!("pgbaton-torn-{}", std::process::id()));
-        for (before, after) in [("a\nb\nhal", "a\nb\n"), ("a\n", "a\n"), ("hal", ""), ("", "")] {
+        let torn = r#"{"id":"01a2"#;
+        let long = format!("a\n{torn}{}", "x".repeat(200_000));
+        let whole = format!("a\nb\n{torn}");
+        for (before, after) in
+            [(whole.as_str(), "a\nb\n"), ("a\n", "a\n"), (torn, ""), ("{\"i", ""), ("", ""), (long.as_str(), "a\n")]
+        {
             std::fs::write(&path, before).unwrap();
             drop(open_file(&path).unwrap());
             assert_eq!(std::fs::read_to_string(&path).unwrap(), after);
         }
-        let long = format!("a\n{}", "x".repeat(200_000));
-        std::fs::write(&path, long).unwrap();
-        drop(open_file(&path).unwrap());
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "a\n");
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    /// The path was mistyped.
+    #[test]
+    fn what_is_not_ours_is_not_cut() {
+        let path = std::env::temp_dir().join(format!("pgbaton-other-{}", std::process::id()));
+        for content in ["no line break", "one line\nhalf of another"] {
+            std::fs::write(&path, content).unwrap();
+            assert!(open_file(&path).is_err());
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
+        }
         std::fs::remove_file(&path).unwrap();
     }
 }
