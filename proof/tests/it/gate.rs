@@ -173,6 +173,8 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         connections.spawn(async move {
             // A server that is down refuses, and so does the gate then.
             let Ok(server) = TcpStream::connect(("127.0.0.1", shared.server)).await else { return };
+            // As the driver does it: a message is not to wait for the acknowledgement of the one before.
+            let _ = (client.set_nodelay(true), server.set_nodelay(true));
             let number = shared.next.fetch_add(1, Ordering::Relaxed);
             let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
             // Whichever side ends first ends both.

@@ -175,14 +175,12 @@ impl NativeSource {
     ) -> Result<[Vec<Row>; 2], Error> {
         let relay = grant.lane.relay.as_str();
         let parameters: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&grant.lane.number, Type::INT4)];
-        // An acknowledgement of ours whose answer was lost may still wait for its commit, and say more than what is seen.
-        connection.open(Access::Look).await?;
         let lock: [Parameter<'_>; 2] = [(&vec![relay], Type::TEXT_ARRAY), (&vec![grant.lane.number], Type::INT4_ARRAY)];
-        let alone = !connection.then(sql::CLAIM_LOCK, &lock).await?.is_empty();
-        let newest = connection.then(sql::NEWEST, &parameters).await?;
-        let ceiling = connection.commit(sql::CEILING, &[]).await?;
+        let statements = [(sql::CLAIM_LOCK, &lock[..]), (sql::NEWEST, &parameters), (sql::CEILING, &[])];
+        let [locked, newest, ceiling] = connection.pipeline(Access::Look, statements).await?;
         self.still(here, &ceiling)?;
-        if !alone {
+        // An acknowledgement of ours whose answer was lost may still wait for its commit, and say more than what is seen.
+        if locked.is_empty() {
             let text = format!("{grant}: an acknowledgement of this lane is still under way");
             return Err(Error::new(Kind::Database, text));
         }
