@@ -73,7 +73,7 @@ impl Database {
     /// Opens a connection.
     pub(crate) async fn connect(&self) -> Result<Connection, Error> {
         let (client, driver) = self.hosts.connect(self.patience).await?;
-        let version = driver.parameter("server_version").map(major).unwrap_or_default();
+        let version = version(&driver);
         let driver = tokio::spawn(drive(driver));
         let obeys = self.hosts.obeys_read_only();
         Ok(Connection { client, driver, version, patience: self.patience, obeys })
@@ -296,15 +296,13 @@ impl Connection {
         self.begin_within(self.patience, access).await
     }
 
-    /// Two simple queries in one round trip. The first one lifts a role's own limit on statements, which counts for it alone:
+    /// Two simple queries in one round trip. The first one lifts a role's own limits, that on statements counts for it alone:
     /// all settings at once may take longer than a low one. What follows a first one that failed makes no setting outside a
     /// transaction, and its answers are thrown away.
     async fn begin_within(&self, patience: Duration, access: Access) -> Result<(), Error> {
         let (patience, idle) = (patience.as_millis().max(1), self.patience.as_millis().max(1));
-        // A role's own limit would end a read that takes its time. It came with PostgreSQL 17.
-        let whole = if self.version >= 17 { "; set local transaction_timeout = 0" } else { "" };
         let limits = format!(
-            "set local lock_timeout = {patience}; set local idle_in_transaction_session_timeout = {idle}{whole}; {SETTINGS}"
+            "set local lock_timeout = {patience}; set local idle_in_transaction_session_timeout = {idle}; {SETTINGS}"
         );
         let (begin, settings) = match access {
             Access::Read => ("begin isolation level repeatable read read only;", format!("{limits}; {READ_SETTINGS}")),
@@ -319,7 +317,8 @@ impl Connection {
                 format!("{limits}; set local synchronous_commit = on"),
             ),
         };
-        let begin = format!("{begin} set local statement_timeout = {patience}");
+        let whole = no_limit_on_transactions(self.version);
+        let begin = format!("{begin} set local statement_timeout = {patience}{whole}");
         let (begun, set) =
             tokio::join!(biased; self.client.batch_execute(&begin), self.client.batch_execute(&settings));
         begun?;
@@ -329,6 +328,16 @@ impl Connection {
     async fn end(&self) -> Result<(), Error> {
         Ok(self.client.batch_execute("commit").await?)
     }
+}
+
+/// Further settings of a transaction: a role's own limit would end a read that takes its time. It came with PostgreSQL 17.
+fn no_limit_on_transactions(version: u32) -> &'static str {
+    if version >= 17 { "; set local transaction_timeout = 0" } else { "" }
+}
+
+/// The server's major version.
+fn version(driver: &Driver) -> u32 {
+    driver.parameter("server_version").map(major).unwrap_or_default()
 }
 
 /// The major version in `18.1 (Debian …)` or `19beta1`; 0 if there is none.

@@ -258,20 +258,37 @@ async fn addresses(host: &Host, deadline: Instant) -> Result<Vec<Option<IpAddr>>
 }
 
 /// Whether the server is the one that is meant. A statement rather than what the server told at the beginning: a pooler
-/// repeats what another server told it, before a fail-over.
+/// repeats what another server told it, before a fail-over. In a transaction of its own, without the role's own limits: a low
+/// one would end each first look.
 async fn suits(
     target: Target,
     newest: Option<&Incarnation>,
     client: &Client,
     driver: &mut Driver,
 ) -> Result<(), Error> {
-    let mut told = futures_util::stream::poll_fn(|context| driver.poll_message(context));
+    let begin = format!(
+        "begin isolation level read committed; set local statement_timeout = 0{}",
+        super::no_limit_on_transactions(super::version(driver))
+    );
     let question = format!("{}; {}", WRITABLE.sql, if newest.is_some() { INCARNATION.sql } else { "" });
-    let mut asked = std::pin::pin!(client.simple_query(&question));
+    let mut told = futures_util::stream::poll_fn(|context| driver.poll_message(context));
+    let asked = async {
+        tokio::join!(
+            biased;
+            client.batch_execute(&begin),
+            client.simple_query(&question),
+            client.batch_execute("commit"),
+        )
+    };
+    let mut asked = std::pin::pin!(asked);
     let answer = loop {
         tokio::select! {
             biased;
-            answer = &mut asked => break answer?,
+            (begun, answer, ended) = &mut asked => {
+                begun?;
+                ended?;
+                break answer?;
+            }
             message = told.next() => match message {
                 Some(message) => drop(message?),
                 None => return Err(Error::new(Kind::Database, "the server closed the connection")),
