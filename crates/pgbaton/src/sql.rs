@@ -16,11 +16,12 @@ pub struct Verb<'a> {
 /// role, the database or the server was set to. Public for the test of the plans.
 #[doc(hidden)]
 pub const SETTINGS: &str = "set local jit = off; set local max_parallel_workers_per_gather = 0; \
-     set local plan_cache_mode = force_custom_plan; set local enable_indexscan = on; set local enable_nestloop = on";
+     set local plan_cache_mode = force_custom_plan; set local enable_indexscan = on; set local enable_nestloop = on; \
+     set local enable_seqscan = off";
 
 /// What transactions that read messages set besides: the one plan that was tested. Public for the test of the plans.
 #[doc(hidden)]
-pub const READ_SETTINGS: &str = "set local enable_seqscan = off; set local enable_bitmapscan = off; \
+pub const READ_SETTINGS: &str = "set local enable_bitmapscan = off; \
      set local enable_sort = off; set local enable_indexonlyscan = on; set local enable_material = off; \
      set local enable_memoize = off; set local enable_hashjoin = off; set local enable_mergejoin = off; \
      set local random_page_cost = 1; set local enable_partition_pruning = on; set local row_security = off";

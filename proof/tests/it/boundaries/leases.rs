@@ -40,7 +40,7 @@ async fn a_lease_runs_from_when_its_renewal_was_sent() {
     let beats = beats.lock().unwrap().clone();
     let calls = records.calls();
     // The pauses between the looks above get longer.
-    assert!(calls.len() > 5, "{} calls", calls.len());
+    assert!(calls.len() > 20, "{} calls", calls.len());
     for call in &calls {
         let sent = beats.iter().filter(|beat| **beat <= call.began).max().unwrap();
         assert!(call.until <= sent.after(TTL - TTL / 10), "{:?} after its last beat", call.until.since(*sent));
