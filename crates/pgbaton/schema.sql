@@ -153,6 +153,7 @@ CREATE FUNCTION pgbaton.rebase(forsake integer, OUT messages bigint, OUT due big
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off'
+    SET enable_seqscan TO 'on'
     AS $$
 declare
   s pg_snapshot;

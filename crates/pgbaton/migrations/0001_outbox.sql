@@ -388,7 +388,7 @@ end $$;
 -- Invariant: the snapshot S that all positions start from is this server's own, taken under the lock before this transaction
 -- has an id. What is to be delivered gets that id, which S does not see; what is not gets one that every snapshot sees.
 create function pgbaton.rebase(forsake integer, out messages bigint, out due bigint)
-  language plpgsql volatile set search_path = pg_catalog, pg_temp set jit = off
+  language plpgsql volatile set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = on
 as $$
 declare
   s pg_snapshot;
