@@ -293,7 +293,7 @@ async fn refuses_with(outbox: &Fixture, configuration: &Path, words: &[&str]) {
     let status = replica.wait(SOON).await.unwrap();
     let log = std::fs::read_to_string(replica.stderr()).unwrap();
     assert_eq!(status.code(), Some(1), "{log}");
-    let last = log.lines().last().unwrap_or_default();
+    let last = log.lines().rfind(|line| line.contains("ERROR")).unwrap_or_default();
     for word in words {
         assert!(last.contains(word), "{word:?} is missing in: {log}");
     }
