@@ -1,8 +1,11 @@
 //! What operators do: commands are thin over this.
 
-use serde::Serialize;
+use std::time::Duration;
 
-use crate::connection::{Access, Database};
+use serde::Serialize;
+use tokio_postgres::Row;
+
+use crate::connection::{Access, Database, Parameter};
 use crate::error::Error;
 use crate::migrate;
 use crate::send::{NewMessage, Sent};
@@ -109,4 +112,27 @@ pub async fn status(database: &Database) -> Result<Status, Error> {
         });
     }
     Ok(status)
+}
+
+/// Runs a statement that locks the outbox, in a transaction of its own. It waits for the lock a tenth of a second at most, so
+/// that no producer waits behind it for longer, and is tried again for `patience`; the answer may take `answer`.
+async fn with_the_outbox_locked(
+    database: &Database,
+    patience: Duration,
+    answer: Duration,
+    (verb, parameters): (sql::Verb<'_>, &[Parameter<'_>]),
+) -> Result<Vec<Row>, Error> {
+    const AGAIN_AFTER: Duration = Duration::from_millis(500);
+    let deadline = tokio::time::Instant::now() + patience;
+    loop {
+        let connection = database.connect().await?.waiting(answer);
+        connection.open(Access::Write).await?;
+        connection.script("set local lock_timeout = '100ms'").await?;
+        match connection.commit(verb, parameters).await {
+            Err(error) if error.is_transient() && tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(AGAIN_AFTER).await;
+            }
+            result => return result,
+        }
+    }
 }

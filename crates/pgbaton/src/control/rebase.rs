@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::replicas;
@@ -37,28 +36,14 @@ pub async fn rebase(database: &Database, forsake: i32) -> Result<Rebased, Error>
             "Stop all replicas that use this database, then run it again",
         ));
     }
-    let rows = rebase_once_locked(database, forsake).await?;
+    /// For transactions that use the outbox all the time.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    /// Every message is written anew in one statement.
+    const ANSWER: Duration = Duration::from_secs(24 * 3_600);
+    let rows =
+        super::with_the_outbox_locked(database, PATIENCE, ANSWER, (sql::REBASE, &[(&forsake, Type::INT4)])).await?;
     let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "no answer"))?;
     Ok(Rebased { messages: row.try_get("messages")?, due: row.try_get("due")? })
-}
-
-/// Producers wait while all messages are written anew, but not behind a wait for the lock as well.
-async fn rebase_once_locked(database: &Database, forsake: i32) -> Result<Vec<Row>, Error> {
-    const PATIENCE: Duration = Duration::from_secs(60);
-    /// In one statement.
-    const ANSWER: Duration = Duration::from_secs(24 * 3_600);
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    loop {
-        let connection = database.connect().await?.waiting(ANSWER);
-        connection.open(Access::Write).await?;
-        connection.script("set local lock_timeout = '100ms'").await?;
-        match connection.commit(sql::REBASE, &[(&forsake, Type::INT4)]).await {
-            Err(error) if error.is_transient() && tokio::time::Instant::now() < deadline => {
-                tokio::time::sleep(Duration::from_millis(500)).await;
-            }
-            result => return result,
-        }
-    }
 }
 
 /// Confirms that this server came from `pg_upgrade`: its new identifier is taken down, and sinks' positions that name the

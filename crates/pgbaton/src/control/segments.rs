@@ -99,8 +99,6 @@ pub async fn set(
     retention: Option<Duration>,
     patience: Duration,
 ) -> Result<Ring, Error> {
-    /// Waits and waiters.
-    const LOCKED: Duration = Duration::from_millis(100);
     let connection = database.connect().await?;
     migrate::check(&connection).await?;
     let before = ring(&connection).await?;
@@ -113,17 +111,6 @@ pub async fn set(
     let parameters: [Parameter<'_>; 3] =
         [(&ring.segments, Type::INT4), (&ring.seconds, Type::INT4), (&ring.retention_seconds, Type::INT8)];
     comes_round_late_enough(ring)?;
-    let deadline = tokio::time::Instant::now() + patience;
-    loop {
-        let connection = database.connect().await?;
-        connection.open(Access::Write).await?;
-        connection.script(&format!("set local lock_timeout = {}", LOCKED.as_millis())).await?;
-        match connection.commit(sql::SET_RING, &parameters).await {
-            Ok(_) => return Ok(ring),
-            Err(error) if error.is_transient() && tokio::time::Instant::now() < deadline => {
-                tokio::time::sleep(LOCKED * 5).await;
-            }
-            Err(error) => return Err(error),
-        }
-    }
+    super::with_the_outbox_locked(database, patience, database.patience(), (sql::SET_RING, &parameters)).await?;
+    Ok(ring)
 }
