@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use pgbaton::message::{Message, Payload, Timestamp};
-use pgbaton::sink::file::json_line;
+use pgbaton::sink::jsonline;
 use pgbaton::source::Opaque;
 
 fuzz_target!(|text: &str| {
@@ -17,7 +17,8 @@ fuzz_target!(|text: &str| {
         payload: Payload::Bytes(text.as_bytes()),
         created_at: Timestamp(0),
     };
-    if let Ok(line) = json_line(&message) {
+    let mut line = Vec::new();
+    if jsonline::write(&mut line, &message).is_ok() {
         assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
         if text.len() < 1_000 {
             if let Ok(expected) = serde_json::from_str::<serde_json::Value>(text) {

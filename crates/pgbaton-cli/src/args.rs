@@ -105,13 +105,10 @@ pub(crate) enum Command {
     /// owner, with all replicas stopped.
     Rebase {
         #[command(flatten)]
-        database: DatabaseArgs,
+        act: ActArgs,
         /// Sinks were written from timelines up to this one, which were given up for this server.
         #[arg(long, value_name = "TIMELINE", default_value_t = 0)]
         forsake_timeline: i32,
-        /// Do it.
-        #[arg(long)]
-        yes: bool,
     },
     /// Confirm that `pg_upgrade` made this server of the one that the schema knows. As the schema's owner.
     Confirm {
@@ -130,14 +127,44 @@ pub(crate) struct ShowArgs {
     pub(crate) json: bool,
 }
 
+/// What to change. Without `--yes` nothing is: what cannot be taken back is asked for twice.
+#[derive(ClapArgs)]
+pub(crate) struct ActArgs {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// Do it.
+    #[arg(long)]
+    yes: bool,
+    /// Tell what was done as one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+impl ActArgs {
+    /// Whether it was meant, with what is at stake.
+    pub(crate) fn is_meant(&self, stake: &str) -> Result<(), Failure> {
+        if self.yes { Ok(()) } else { Err(Failure::Usage(format!("{stake}; add --yes if that is meant"))) }
+    }
+
+    /// Tells what was done.
+    pub(crate) fn done(&self, what: &serde_json::Value, words: &str) -> Result<(), Failure> {
+        if self.json {
+            crate::print_json(what)
+        } else {
+            crate::say(words);
+            Ok(())
+        }
+    }
+}
+
 #[derive(Subcommand)]
 pub(crate) enum LanesCommand {
-    /// Double a relay's lanes while it runs, and wait until that is done.
+    /// Double a relay's lanes while it runs, and wait until that is done. It cannot be taken back.
     Split {
         /// The relay.
         relay: String,
         #[command(flatten)]
-        database: DatabaseArgs,
+        act: ActArgs,
     },
 }
 
@@ -154,10 +181,7 @@ pub(crate) enum RelaysCommand {
         /// The relay.
         relay: String,
         #[command(flatten)]
-        database: DatabaseArgs,
-        /// Do it.
-        #[arg(long)]
-        yes: bool,
+        act: ActArgs,
     },
 }
 

@@ -88,16 +88,12 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Send(message) => send::run(message).await,
         Command::Status { database, json } => status::status(database, json).await,
         Command::Lanes { show, command: None } => status::lanes(show).await,
-        Command::Lanes { command: Some(LanesCommand::Split { relay, database }), .. } => {
-            relays::split(&relay, &database).await
-        }
+        Command::Lanes { command: Some(LanesCommand::Split { relay, act }), .. } => relays::split(&relay, &act).await,
         Command::Relays { command: RelaysCommand::List { show } } => relays::list(&show).await,
-        Command::Relays { command: RelaysCommand::Drop { relay, database, yes } } => {
-            relays::drop(&relay, &database, yes).await
-        }
+        Command::Relays { command: RelaysCommand::Drop { relay, act } } => relays::drop(&relay, &act).await,
         Command::Segments { show, command: None } => segments::list(&show).await,
         Command::Segments { command: Some(set), .. } => segments::set(set).await,
-        Command::Rebase { database, forsake_timeline, yes } => rebase::rebase(&database, forsake_timeline, yes).await,
+        Command::Rebase { act, forsake_timeline } => rebase::rebase(&act, forsake_timeline).await,
         Command::Confirm { database } => rebase::confirm(&database).await,
     }
 }

@@ -2,19 +2,17 @@
 
 use pgbaton::control::rebase::{self, Rebased};
 
-use crate::args::DatabaseArgs;
+use crate::args::{ActArgs, DatabaseArgs};
 use crate::{Failure, say};
 
 /// Takes all positions back to what is certain.
-pub(crate) async fn rebase(database: &DatabaseArgs, forsake: i32, yes: bool) -> Result<(), Failure> {
-    if !yes {
-        return Err(Failure::Usage(
-            "messages may be delivered again, with all replicas stopped; add --yes if that is meant".into(),
-        ));
-    }
-    let Rebased { messages, due } = rebase::rebase(&database.database()?, forsake).await?;
-    say(&format!("the outbox holds {messages} messages; {due} of them are delivered from now on, again perhaps"));
-    Ok(())
+pub(crate) async fn rebase(act: &ActArgs, forsake: i32) -> Result<(), Failure> {
+    act.is_meant("messages may be delivered again, with all replicas stopped")?;
+    let Rebased { messages, due } = rebase::rebase(&act.database.database()?, forsake).await?;
+    act.done(
+        &serde_json::json!({ "messages": messages, "due": due }),
+        &format!("the outbox holds {messages} messages; {due} of them are delivered from now on, again perhaps"),
+    )
 }
 
 /// Confirms that this server came from `pg_upgrade`.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use pgbaton::control::relays::{self, RelayStatus};
 
-use crate::args::{DatabaseArgs, ShowArgs};
-use crate::{Failure, print, print_json, say};
+use crate::args::{ActArgs, ShowArgs};
+use crate::{Failure, print, print_json};
 
 /// Every relay in one line.
 pub(crate) async fn list(show: &ShowArgs) -> Result<(), Failure> {
@@ -31,30 +31,27 @@ fn table(relays: &[RelayStatus]) -> String {
 }
 
 /// Drops a relay.
-pub(crate) async fn drop(relay: &str, database: &DatabaseArgs, yes: bool) -> Result<(), Failure> {
-    if !yes {
-        return Err(Failure::Usage(format!(
-            "relay {relay} would never deliver what it has not delivered yet; add --yes if that is meant"
-        )));
-    }
-    relays::drop(&database.database()?, relay).await?;
-    say(&format!("relay {relay} is dropped"));
-    Ok(())
+pub(crate) async fn drop(relay: &str, act: &ActArgs) -> Result<(), Failure> {
+    act.is_meant(&format!("relay {relay} would never deliver what it has not delivered yet"))?;
+    relays::drop(&act.database.database()?, relay).await?;
+    act.done(&serde_json::json!({ "relay": relay, "dropped": true }), &format!("relay {relay} is dropped"))
 }
 
 /// Doubles a relay's lanes.
-pub(crate) async fn split(relay: &str, database: &DatabaseArgs) -> Result<(), Failure> {
+pub(crate) async fn split(relay: &str, act: &ActArgs) -> Result<(), Failure> {
     /// Each lane is drained and handed over once.
     const PATIENCE: Duration = Duration::from_secs(30);
-    let database = database.database()?;
+    act.is_meant(&format!("relay {relay} would have twice as many lanes, and never fewer again"))?;
+    let database = act.database.database()?;
     let lanes = relays::split(&database, relay).await?;
-    if relays::wait_for_split(&database, relay, PATIENCE).await? {
-        say(&format!("relay {relay} has {lanes} lanes now"));
+    let done = relays::wait_for_split(&database, relay, PATIENCE).await?;
+    let words = if done {
+        format!("relay {relay} has {lanes} lanes now")
     } else {
-        say(&format!(
+        format!(
             "relay {relay} is to have {lanes} lanes; those whose sink cannot be opened, and those that nobody runs, are \
              split once that is over"
-        ));
-    }
-    Ok(())
+        )
+    };
+    act.done(&serde_json::json!({ "relay": relay, "lanes": lanes, "done": done }), &words)
 }

@@ -14,8 +14,8 @@ use toml::Table;
 use crate::connection::Database;
 use crate::error::{Error, Kind};
 use crate::lane::RelayName;
-use crate::relay::{LANES, Limits, Pace, RelaySpec, Start};
-use crate::replica::{DRAIN, ReplicaSpec, TTL};
+use crate::relay::{LANES, Limits, MOST_LANES, Pace, RelaySpec, Start};
+use crate::replica::{DRAIN, LEAST_TTL, MOST_TTL, ReplicaSpec, TTL};
 
 mod file;
 mod overrides;
@@ -92,10 +92,6 @@ struct RelayFields {
     wake: bool,
     resend_lost: bool,
 }
-
-/// Not less, or renewals have no time for a second try.
-const LEAST_TTL: Duration = Duration::from_secs(1);
-const MOST_TTL: Duration = Duration::from_secs(3_600);
 
 impl Config {
     /// Reads and validates a configuration file, with the environment over it: of `environment`, which is names and values
@@ -294,7 +290,7 @@ fn relay(replica: &str, name: &str, mut section: Section<'_>, ttl: Duration, pro
     if relay_name.is_none() {
         problems.add(&path, "a relay is named by 1 to 63 of a-z, 0-9, _ and -");
     }
-    let lanes = section.integer("lanes", LANES.unsigned_abs(), 1, 4_096);
+    let lanes = section.integer("lanes", LANES.unsigned_abs(), 1, MOST_LANES.unsigned_abs());
     if lanes.count_ones() != 1 {
         problems.add(&key("lanes"), "is not a power of two");
     }

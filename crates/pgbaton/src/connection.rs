@@ -97,7 +97,8 @@ impl Database {
         let (client, mut driver) = self.hosts.connect(self.patience).await?;
         let listen = format!("listen {channel}");
         let mut told = futures_util::stream::poll_fn(move |context| driver.poll_message(context));
-        let mut subscribed = std::pin::pin!(client.batch_execute(&listen));
+        let subscribe = async { client.batch_execute(&listen).await.map_err(Error::from) };
+        let mut subscribed = std::pin::pin!(within(self.patience, subscribe));
         let mut listening = Some(listening);
         loop {
             tokio::select! {

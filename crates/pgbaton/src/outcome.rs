@@ -22,6 +22,9 @@ pub enum Outcome {
     },
     /// The sink can never take this message.
     Rejected(Fault),
+    /// Nothing was written, and nothing is known against this message: the sink went down, the lease ended, or an earlier
+    /// message of its key was not taken. The next call says what it was, if it lasts.
+    NotTried,
 }
 
 impl Outcome {

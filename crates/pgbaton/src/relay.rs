@@ -63,6 +63,9 @@ pub struct RelaySpec {
 /// Lanes of a relay that does not say how many it is to have.
 pub(crate) const LANES: i32 = 16;
 
+/// Lanes a relay has at most: a lane costs a row, a position and, at some sinks, a connection.
+pub(crate) const MOST_LANES: i32 = 4_096;
+
 impl RelaySpec {
     /// A relay with the defaults of the configuration file; its fields may be changed.
     ///
@@ -84,6 +87,22 @@ impl RelaySpec {
             wake: false,
             resend_lost: false,
         })
+    }
+
+    /// What cannot work, where a program rather than a configuration file says it.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let refused = |problem: &str| Err(Error::new(Kind::Config, format!("relay {}: {problem}", self.name)));
+        if self.lanes.count_ones() != 1 || !(1..=MOST_LANES).contains(&self.lanes) {
+            return refused("`lanes` is not a power of two from 1 to 4096");
+        }
+        if self.topics.iter().any(String::is_empty) {
+            return refused("`topics` holds an empty text; no topic is empty");
+        }
+        let Limits { in_flight, batch_messages, batch_bytes, memory } = self.limits;
+        if [in_flight, batch_messages, batch_bytes, memory].contains(&0) {
+            return refused("a limit of 0 lets nothing through");
+        }
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 //! It lives through one identity after the other (`relay/claim.rs`): each has its own lease, and is dropped whole when
 //! that lease is over.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +40,12 @@ pub struct ReplicaSpec {
 /// How long lanes stay with a replica that no longer renews, unless it says otherwise.
 pub(crate) const TTL: Duration = Duration::from_secs(5);
 
+/// Not less, or renewals have no time for a second try.
+pub(crate) const LEAST_TTL: Duration = Duration::from_secs(1);
+
+/// Not more: a dead replica's lanes stand still for so long.
+pub(crate) const MOST_TTL: Duration = Duration::from_secs(3_600);
+
 /// How long a clean stop may take, unless it says otherwise.
 pub(crate) const DRAIN: Duration = Duration::from_secs(10);
 
@@ -60,6 +66,22 @@ impl ReplicaSpec {
     pub fn relay(mut self, relay: RelaySpec) -> Self {
         self.relays.push(relay);
         self
+    }
+
+    /// What cannot work, where a program rather than a configuration file says it.
+    fn check(&self) -> Result<(), Error> {
+        if !(LEAST_TTL..=MOST_TTL).contains(&self.ttl) {
+            let text = format!("`ttl` is {:?}, and has to be from {LEAST_TTL:?} to {MOST_TTL:?}", self.ttl);
+            return Err(Error::new(Kind::Config, text));
+        }
+        let mut names = HashSet::new();
+        for relay in &self.relays {
+            relay.check()?;
+            if !names.insert(&relay.name) {
+                return Err(Error::new(Kind::Config, format!("two relays are named {}", relay.name)));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -95,9 +117,10 @@ impl Replica {
     /// Trouble with the database or a sink does not end it.
     ///
     /// # Errors
-    /// What a person has to decide: a schema that does not fit, an outbox that was altered, positions of another
+    /// What a person has to decide: a setting that cannot work, a schema that does not fit, an outbox that was altered, positions of another
     /// database, a sink that cannot be used as configured.
     pub async fn run(self, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
+        self.spec.check()?;
         let relays = self.spec.relays.iter().map(|relay| relay.name.clone()).collect();
         self.vitals.begin(&self.spec.name, self.spec.ttl, relays);
         let result = self.live(&mut stop).await;
@@ -166,4 +189,26 @@ impl Replica {
 pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
     // An error means that nobody is left who could say so.
     let _ = stop.wait_for(|stop| *stop).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::discard::Discard;
+
+    fn problem(change: impl FnOnce(&mut ReplicaSpec)) -> String {
+        let mut spec = ReplicaSpec::new("host=x").unwrap().relay(RelaySpec::new("orders", Discard).unwrap());
+        change(&mut spec);
+        spec.check().err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_program_is_told_what_a_configuration_is() {
+        assert_eq!(problem(|_| ()), "");
+        assert!(problem(|spec| spec.ttl = Duration::from_millis(10)).contains("ttl"));
+        assert!(problem(|spec| spec.relays[0].lanes = 12).contains("orders: `lanes`"));
+        assert!(problem(|spec| spec.relays[0].topics = vec![String::new()]).contains("orders: `topics`"));
+        assert!(problem(|spec| spec.relays[0].limits.in_flight = 0).contains("orders: a limit"));
+        assert!(problem(|spec| spec.relays.push(spec.relays[0].clone())).contains("named orders"));
+    }
 }

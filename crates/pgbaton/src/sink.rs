@@ -21,7 +21,9 @@ pub mod discard;
 pub mod file;
 #[cfg(feature = "http")]
 pub mod http;
-mod jsonline;
+/// For the fuzzer only.
+#[doc(hidden)]
+pub mod jsonline;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 

@@ -68,7 +68,7 @@ async fn the_whole_life_goes_through_it_and_leaves_nothing_behind(major: u32) {
         &["relays", "list", "--dsn", fixture.relay_dsn()],
         &["segments", "--dsn", fixture.relay_dsn()],
         &["send", "--dsn", &producer, "by.hand", "--json", "{}"],
-        &["lanes", "split", "audit", "--dsn", fixture.relay_dsn()],
+        &["lanes", "split", "audit", "--yes", "--dsn", fixture.relay_dsn()],
     ] {
         let output = fixture.pgbaton(command).await.unwrap();
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));

@@ -97,6 +97,7 @@ fn words(outcomes: &[Outcome]) -> Vec<String> {
         Outcome::Repeated => "repeated".to_owned(),
         Outcome::Retry { fault, .. } => format!("retry {}", fault.code()),
         Outcome::Rejected(fault) => format!("rejected {}", fault.code()),
+        Outcome::NotTried => "not tried".to_owned(),
     };
     outcomes.iter().map(word).collect()
 }

@@ -279,6 +279,7 @@ impl Identity {
             }
         }
         for (id, beat) in self.watch.expired(now) {
+            self.vitals.progress();
             if let Some(name) = look::expire(&connection, id, beat).await? {
                 tracing::warn!(replica = %id, name, "expired: its beat has not moved for a whole ttl");
             }
@@ -378,6 +379,7 @@ impl Identity {
             self.start(grant, opening);
         }
         for (grant, by) in fenced {
+            self.vitals.progress();
             let here = self.here.borrow().clone();
             if let Some(epoch) = look::raise(connection, self.id, &here, &grant, by).await? {
                 tracing::warn!(%grant, sink = %by, raised = %epoch, "the sink knew this epoch: raised above it");
@@ -481,6 +483,7 @@ impl Identity {
         self.held.retain(|grant, _| !grants.contains(grant));
         let here = self.here.borrow().clone();
         for grant in grants {
+            self.vitals.progress();
             let connection = self.slot.take().await?;
             let halves = look::split(&connection, self.id, &here, grant).await?;
             self.slot.put(connection);

@@ -348,46 +348,51 @@ impl LaneTask {
     fn take_outcomes(&mut self, outcomes: &[Outcome], left: &mut Vec<usize>, batch: &Batch) -> Option<Duration> {
         let metrics = Arc::clone(&self.relay.metrics);
         let mut tally = metrics.tally();
-        let (mut delivered, mut repeated, mut longest) = (0, 0, None);
+        let (mut delivered, mut repeated, mut longest, mut refused) = (0, 0, None, None);
         let tried = std::mem::take(left);
         for (index, message) in tried.iter().enumerate() {
             // A sink that answers for fewer messages than it was given has not answered for this one.
-            match outcomes.get(index) {
-                Some(Outcome::Delivered) => {
+            match outcomes.get(index).unwrap_or(&Outcome::NotTried) {
+                Outcome::Delivered => {
                     delivered += 1;
                     batch.messages.created_at(*message).into_iter().for_each(|at| tally.count(at));
+                    continue;
                 }
-                Some(Outcome::Repeated) => repeated += 1,
-                Some(Outcome::Retry { after, fault }) => {
+                Outcome::Repeated => {
+                    repeated += 1;
+                    continue;
+                }
+                Outcome::Retry { after, fault } => {
                     metrics.retried();
                     longest = longest.max(*after);
-                    self.not_taken(left, *message, batch, fault, "the sink asks to try again");
+                    refused.get_or_insert((*message, fault, "the sink asks to try again"));
                 }
-                Some(Outcome::Rejected(fault)) => {
+                Outcome::Rejected(fault) => {
                     metrics.rejected();
-                    self.not_taken(left, *message, batch, fault, "the sink rejects a message");
+                    refused.get_or_insert((*message, fault, "the sink rejects a message"));
                 }
-                None => left.push(*message),
+                Outcome::NotTried => {}
             }
+            left.push(*message);
         }
         metrics.delivered(delivered);
         metrics.repeated(repeated);
         metrics.took(&tally);
+        if let Some((message, fault, what)) = refused {
+            self.not_taken(message, batch, fault, what);
+        }
         longest
     }
 
-    fn not_taken(&mut self, left: &mut Vec<usize>, message: usize, batch: &Batch, fault: &Fault, what: &str) {
+    /// One line for a batch: the rest waits for the first. Several that were refused together may be without fault but for
+    /// one.
+    fn not_taken(&mut self, message: usize, batch: &Batch, fault: &Fault, what: &str) {
         self.holding.get_or_insert_with(|| self.relay.metrics.hold());
-        if left.is_empty() {
-            // One line for a batch: the rest waits for the first. Several that were refused together may be without fault
-            // but for one.
-            let first = batch.messages.iter().nth(message).map(|message| message.id).unwrap_or_default();
-            tracing::error!(
-                grant = %self.flow.grant, %fault, batch = self.batch, first, messages = batch.messages.len(),
-                "{what}; its lane is held until the sink takes it"
-            );
-        }
-        left.push(message);
+        let first = batch.messages.iter().nth(message).map(|message| message.id).unwrap_or_default();
+        tracing::error!(
+            grant = %self.flow.grant, %fault, batch = self.batch, first, messages = batch.messages.len(),
+            "{what}; its lane is held until the sink takes it"
+        );
     }
 
     /// Between attempts, and while it is not known what the sink has: a lane is not split then.

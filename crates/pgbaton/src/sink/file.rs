@@ -178,8 +178,7 @@ fn lines_of(part: &Part<'_>) -> (Vec<u8>, Vec<Outcome>) {
     let mut held: Vec<&str> = Vec::new();
     for message in part.messages() {
         if message.key.is_some_and(|key| held.contains(&key)) {
-            let fault = Fault::new("file.key_held", "an earlier message of this key cannot be written");
-            outcomes.push(Outcome::Retry { after: None, fault });
+            outcomes.push(Outcome::NotTried);
             continue;
         }
         outcomes.push(match jsonline::write(&mut lines, &message) {

@@ -207,19 +207,17 @@ enum Stopped {
     LeaseOver,
 }
 
-/// The answer to the call. What was delivered must not be sent again, so then no error is the answer. Without a delivered
-/// message an error stands for all of them: what timed out before may be there, and is sent again either way.
+/// The answer to the call. What was delivered must not be sent again, so then no error is the answer: the next call meets what
+/// ended this one. Without a delivered message an error stands for all of them: what timed out before may be there, and is
+/// sent again either way.
 fn settle(outcomes: Vec<Option<Outcome>>, stopped: Option<Stopped>) -> Result<Vec<Outcome>, AppendError> {
     let delivered = outcomes.contains(&Some(Outcome::Delivered));
-    let fault = match stopped {
-        None => Fault::new("http.key_held", "an earlier message of this key was not delivered"),
-        Some(Stopped::Down(fault)) if delivered => fault,
-        Some(Stopped::Down(fault)) => return Err(AppendError::SinkDown(fault)),
-        Some(Stopped::LeaseOver) if delivered => Fault::new("http.lease_over", "the lease ended before the write"),
-        Some(Stopped::LeaseOver) => return Err(AppendError::LeaseOver),
-    };
-    let rest = Outcome::Retry { after: None, fault };
-    Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|| rest.clone())).collect())
+    match stopped {
+        Some(Stopped::Down(fault)) if !delivered => Err(AppendError::SinkDown(fault)),
+        Some(Stopped::LeaseOver) if !delivered => Err(AppendError::LeaseOver),
+        // Without a reason to stop, what has no outcome waits behind an earlier message of its key.
+        _ => Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or(Outcome::NotTried)).collect()),
+    }
 }
 
 impl Endpoint {
@@ -286,12 +284,9 @@ mod tests {
     fn what_was_delivered_is_not_sent_again() {
         let down = || Some(Stopped::Down(Fault::new("http.refused", "")));
         assert!(matches!(settle(vec![None, None], down()), Err(AppendError::SinkDown(_))));
-        let outcomes = settle(vec![None, Some(Outcome::Delivered)], down()).unwrap();
-        assert!(
-            matches!(&outcomes[..], [Outcome::Retry { fault, .. }, Outcome::Delivered] if fault.code() == "http.refused")
-        );
+        let partly = Ok(vec![Outcome::NotTried, Outcome::Delivered]);
+        assert_eq!(settle(vec![None, Some(Outcome::Delivered)], down()), partly);
         assert_eq!(settle(vec![None], Some(Stopped::LeaseOver)), Err(AppendError::LeaseOver));
-        let held = settle(vec![Some(Outcome::Delivered), None], None).unwrap();
-        assert!(matches!(&held[..], [_, Outcome::Retry { fault, .. }] if fault.code() == "http.key_held"));
+        assert_eq!(settle(vec![None, Some(Outcome::Delivered)], None), partly);
     }
 }

@@ -53,7 +53,7 @@ fn raw(text: &str) -> Result<Raw<'_>, serde_json::Error> {
 ///
 /// # Errors
 /// JSON that this program's parser refuses although PostgreSQL took it.
-pub(super) fn write(line: &mut Vec<u8>, message: &Message<'_>) -> Result<(), serde_json::Error> {
+pub fn write(line: &mut Vec<u8>, message: &Message<'_>) -> Result<(), serde_json::Error> {
     let start = line.len();
     let (mut json, mut text, mut base64) = (None, None, None);
     match message.payload {

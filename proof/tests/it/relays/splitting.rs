@@ -28,12 +28,13 @@ async fn lanes_are_split_under_load(major: u32) {
     let relays = format!("[relays.split]\nlanes = 2\nsink = {}\n", hand.fixture.inbox_sink("app.inbox"));
     let mut replicas = [hand.fixture.run("r1", &relays).unwrap(), hand.fixture.run("r2", &relays).unwrap()];
     replicas[1].wait_for_line("joined", SOON).await.unwrap();
-    let split = ["lanes", "split", "split", "--dsn", hand.fixture.relay_dsn()];
+    let split = ["lanes", "split", "split", "--yes", "--json", "--dsn", hand.fixture.relay_dsn()];
     let splitting = async {
         for lanes in [4, 8] {
             let answer = ask(&hand.fixture, &split).await;
-            let told = String::from_utf8_lossy(&answer.stderr).into_owned();
-            assert!(answer.status.success() && told.contains(&format!("has {lanes} lanes now")), "{told}");
+            assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
+            let told: serde_json::Value = serde_json::from_slice(&answer.stdout).unwrap();
+            assert_eq!(told, serde_json::json!({ "relay": "split", "lanes": lanes, "done": true }));
         }
     };
     tokio::join!(write(&hand.producer, 0..ROUNDS), splitting);

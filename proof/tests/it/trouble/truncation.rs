@@ -177,7 +177,7 @@ async fn coming_and_going(outbox: &Fixture, going: impl Fn() -> bool) {
 async fn splitting(outbox: &Fixture) {
     for _ in 0..2 {
         tokio::time::sleep(LENGTH / 4).await;
-        let split = ask(outbox, &["lanes", "split", "orders", "--dsn", outbox.relay_dsn()]).await;
+        let split = ask(outbox, &["lanes", "split", "orders", "--yes", "--dsn", outbox.relay_dsn()]).await;
         assert!(split.status.success(), "{}", String::from_utf8_lossy(&split.stderr));
     }
 }

@@ -32,7 +32,8 @@ impl NativeSource {
             if row.try_get::<_, Option<bool>>(fact)? != Some(true) {
                 return Err(Error::refused(
                     format!("pgbaton.outbox was altered: {wrong}"),
-                    "Messages could be skipped. Make the table again as `pgbaton migrate --print` shows it",
+                    "Messages could be skipped. Take the change back: `pgbaton migrate --print` shows how it has to be. Do not \
+                     drop the table: messages that are not delivered yet would be gone",
                 ));
             }
         }
