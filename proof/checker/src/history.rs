@@ -1,0 +1,149 @@
+//! What happened in a run: files of JSON lines, each appended with one write as it happens, so that a process that is
+//! killed has told all it did.
+//!
+//! Every process has a file of its own in the run's folder, `NAME.history`; a line is one [`Record`]. Times are nanoseconds
+//! of the machine's boot-time clock ([`Record::t`] is when the line was written), and all processes run on one machine, so
+//! times of different files can be compared.
+//!
+//! Three parties write. The *replicas* (the relay built with its fault points) tell what they do and until when they believe
+//! they may. The *writers* tell what they committed. The *stage*, which starts and hurts the others, tells what it did,
+//! what arrived at the sink, and in the end what the database itself knows to be committed.
+
+use serde::{Deserialize, Serialize};
+
+/// Nanoseconds of the boot-time clock.
+pub type Nanos = u64;
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// When it was written.
+    pub t: Nanos,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+/// A lane as one owner has it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Grant {
+    /// The relay's name.
+    pub relay: String,
+    /// The lane's number.
+    pub lane: u32,
+    /// How many lanes the relay had by then: `lane` is the low bits of the hash.
+    pub of: u32,
+    /// The fencing number.
+    pub epoch: i64,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    // --- replicas ---
+    /// A replica has made itself known under a new identity; the lease it has by that ends at `until`.
+    Joined { replica: String, name: String, pid: u32, ttl_ms: u64, until: Nanos },
+    /// Its lease has been renewed.
+    Renewed { replica: String, until: Nanos },
+    /// It does nothing under this identity any more.
+    Left { replica: String },
+    /// It took lanes with a statement sent at `sent`, on this timeline of the database.
+    Claimed { replica: String, sent: Nanos, timeline: u32, grants: Vec<Grant> },
+    /// It lifted a lane's epoch above its sink's: the same lane, from now on under `to`.
+    Raised { replica: String, sent: Nanos, timeline: u32, from: Grant, to: Grant },
+    /// It is about to give these back, or to split them: nothing is done for them any more.
+    Released { replica: String, grants: Vec<Grant> },
+    /// It stopped these without giving them back.
+    Dropped { replica: String, grants: Vec<Grant>, why: String },
+    /// A batch, or what is left of it, is about to be handed to the sink. `batch` counts the lane's batches over all owners.
+    Publish { replica: String, grant: Grant, batch: i64, ids: Vec<String> },
+    /// The call that the last [`Event::Publish`] of the same grant began is over: a letter for each message (`d` delivered,
+    /// `r` repeated, dropped by the sink; `t` to be tried again; `x` rejected; `-` not tried), or an error: `down`, `fenced`,
+    /// `ambiguous`, `moved`, `lease_over`, `cut` (dropped at the end of the lease, or with the lane).
+    Answered { replica: String, grant: Grant, batch: i64, answer: String },
+    /// The database has confirmed positions that were sent at `sent`, on this timeline.
+    Acknowledged { replica: String, sent: Nanos, timeline: u32, positions: Vec<Position> },
+    /// A segment was emptied.
+    Emptied { replica: String, segment: u32 },
+
+    // --- writers ---
+    /// A transaction has inserted messages; it may yet be rolled back. Several lines may name one transaction.
+    Wrote { transaction: u64, messages: Vec<Message> },
+    /// Messages of this transaction were taken back by a savepoint.
+    TookBack { transaction: u64, ids: Vec<String> },
+    /// The server confirmed the commit, which was sent at `sent`.
+    Committed { transaction: u64, sent: Nanos },
+
+    // --- the stage ---
+    /// The beginning of a run.
+    Run(Run),
+    /// A fault, or its end. Between them what it hit may not be blamed for being late.
+    Fault { number: u32, kind: String, target: String, pid: Option<u32>, phase: Phase },
+    /// The database was failed over: it was stopped at `from`, and answers on a new timeline from now on.
+    FailedOver { from: Nanos, timeline: u32, synchronous: bool },
+    /// What arrived at the sink, in its own order: each file or table is one `place`, and their orders do not compare.
+    Arrived { place: String, ids: Vec<String> },
+    /// Transactions that the database itself knows to be committed, at the end.
+    Ledger { transactions: Vec<u64> },
+    /// What a process or the server holds.
+    Sample { name: String, pid: Option<u32>, resident_kib: Option<u64>, files: Option<u64>, connections: Option<u64> },
+    /// The last fault is over, and nothing more is written.
+    Calm,
+    /// Nothing is left to be delivered.
+    Drained,
+    /// The end: all that there is to be told has been told. A history without it was cut short.
+    End,
+}
+
+/// How a run was set up: what the checker may expect.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// What all random choices come from.
+    pub seed: u64,
+    /// `postgres`, `http` or `file`.
+    pub sink: String,
+    /// Whether the sink refuses old epochs and drops repeats: then nothing arrives twice, ever.
+    pub exactly_once: bool,
+    /// Messages of one lane that may be handed over and not yet covered by a written position, besides one batch.
+    pub in_flight: u64,
+    /// Messages of one batch.
+    pub batch_messages: u64,
+    /// How long lanes stay with a replica that no longer renews, in milliseconds.
+    pub ttl_ms: u64,
+    /// How long it may take from [`Event::Calm`] to [`Event::Drained`], in milliseconds.
+    pub drain_within_ms: u64,
+}
+
+/// One message as its writer knows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    /// The message id, as the sink knows it.
+    pub id: String,
+    /// The number of its key; `None` without one.
+    pub key: Option<u32>,
+    /// Which of its key's messages it is, in commit order. Taken under the key's lock, so it is given out again only if the
+    /// transaction is rolled back, or lost in a fail-over.
+    pub n: u64,
+}
+
+/// How far a lane is, by the database.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Position {
+    /// Whose.
+    pub grant: Grant,
+    /// The lane's last batch that is covered.
+    pub batch: i64,
+    /// The greatest transaction id that its consumed snapshot knows of: never less than before.
+    pub consumed: u64,
+}
+
+/// Begin or end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// It begins.
+    Begin,
+    /// It is over.
+    End,
+}

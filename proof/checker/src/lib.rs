@@ -1,0 +1,4 @@
+//! Judges the history of a torture run. It knows neither the relay nor the harness: only what they wrote down, and what
+//! arrived.
+
+pub mod history;
