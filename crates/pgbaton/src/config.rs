@@ -185,7 +185,10 @@ impl Config {
     /// # Errors
     /// As [`Config::into_replica`].
     pub fn database(&self) -> Result<Database, Error> {
-        self.replica.database.clone().ok_or_else(|| Error::new(Kind::Internal, "no database"))
+        self.replica
+            .database
+            .clone()
+            .ok_or_else(|| Error::new(Kind::Internal, "a validated configuration lacks its database"))
     }
 }
 
@@ -538,7 +541,7 @@ mod tests {
     fn a_configuration_may_not_be_endless() {
         for path in ["/dev/zero", "/dev/null", "/"] {
             let error = Config::load(Path::new(path), []).err().map(|error| error.to_string()).unwrap_or_default();
-            assert!(error.contains("regular file"), "{path}: {error}");
+            assert!(error.contains("plain file"), "{path}: {error}");
         }
     }
 

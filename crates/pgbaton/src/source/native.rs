@@ -387,16 +387,21 @@ impl Source for NativeSource {
 }
 
 fn xid(text: &str) -> Result<Xid, Error> {
-    text.parse().map(Xid).map_err(|error| Error::new(Kind::Internal, "a transaction id").because(error))
+    text.parse().map(Xid).map_err(|error| {
+        Error::new(Kind::Internal, "the server gave a transaction id that cannot be read").because(error)
+    })
 }
 
 fn snapshot(text: &str) -> Result<Snapshot, Error> {
-    text.parse().map_err(|error| Error::new(Kind::Internal, "a snapshot").because(error))
+    text.parse()
+        .map_err(|error| Error::new(Kind::Internal, "the server gave a snapshot that cannot be read").because(error))
 }
 
 /// The last number given out, from `ceiling`.
 pub(crate) fn number(rows: &[Row]) -> Result<i64, Error> {
-    let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "the sequence has no row"))?;
+    let row = rows
+        .first()
+        .ok_or_else(|| Error::new(Kind::Internal, "the server did not say the last number of pgbaton.outbox"))?;
     Ok(row.try_get("ceiling")?)
 }
 

@@ -64,6 +64,6 @@ async fn a_configuration_is_a_regular_file() {
     for path in ["/dev/zero", "/dev/stdin", "/"] {
         let output = outbox.pgbaton(&["check-config", "--config", path]).await.unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(2) && error.contains("regular file"), "{path}: {error}");
+        assert!(output.status.code() == Some(2) && error.contains("plain file"), "{path}: {error}");
     }
 }
