@@ -529,7 +529,7 @@ mod tests {
         assert!(with(GOOD, &both).err().unwrap_or_default().contains("given twice"));
         let large = Temporary::new("large", &vec![b'x'; (1 << 20) + 1]);
         for (path, word) in
-            [("/nowhere", "No such file"), ("/dev/zero", "regular"), ("/tmp", "regular"), (large.path(), "1 MiB")]
+            [("/nowhere", "No such file"), ("/dev/zero", "plain"), ("/tmp", "plain"), (large.path(), "1 MiB")]
         {
             let found = problems(&text(path));
             assert!(found.contains("database.dsn_file") && found.contains(path) && found.contains(word), "{found}");
