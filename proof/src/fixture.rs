@@ -22,6 +22,7 @@
 //! A test that stops its server starts one of its own and uses [`Fixture::on`]. The databases stay until the server
 //! goes; the folder with configurations, logs and the file of [`Fixture::file_sink`] goes with the [`Fixture`].
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -63,6 +64,8 @@ pub struct Fixture {
     relay: String,
     producer: String,
     folder: PathBuf,
+    /// Instead of the one that the tests have built.
+    executable: Option<PathBuf>,
 }
 
 impl Fixture {
@@ -123,6 +126,13 @@ impl Fixture {
         self
     }
 
+    /// The same with another executable.
+    #[must_use]
+    pub fn with_executable(mut self, path: PathBuf) -> Fixture {
+        self.executable = Some(path);
+        self
+    }
+
     fn of(cluster: &Cluster, kind: &str) -> Result<Fixture, Error> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("pgbaton-fixture-{}-{number}", std::process::id()));
@@ -137,6 +147,7 @@ impl Fixture {
             producer: dsn(PRODUCER),
             database,
             folder,
+            executable: None,
         })
     }
 
@@ -244,8 +255,14 @@ impl Fixture {
 
     /// The same, with fail points: `PGBATON_FAULT` as the library's `faults` describes it.
     pub fn run_with_faults(&self, name: &str, rest: &str, faults: &str) -> Result<Process, Error> {
+        self.run_with(name, rest, &[("PGBATON_FAULT", OsStr::new(faults))])
+    }
+
+    /// The same, with this in its environment.
+    pub fn run_with(&self, name: &str, rest: &str, environment: &[(&str, &OsStr)]) -> Result<Process, Error> {
         let mut command = self.command()?;
-        command.arg("run").arg("--config").arg(self.configuration(name, rest)?).env("PGBATON_FAULT", faults);
+        command.arg("run").arg("--config").arg(self.configuration(name, rest)?);
+        command.envs(environment.iter().copied());
         Process::start(name, &self.folder, command)
     }
 
@@ -257,7 +274,8 @@ impl Fixture {
 
     /// The executable, without arguments, in this folder, and without this process's own settings for it.
     pub fn command(&self) -> Result<Command, Error> {
-        let mut command = Command::new(executable()?);
+        let path = self.executable.clone().map_or_else(executable, Ok)?;
+        let mut command = Command::new(path);
         command.current_dir(&self.folder).env_remove("RUST_LOG").env("HOME", &self.folder);
         // PGBATON_DSN and its like, and what libpq reads.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PG")) {

@@ -92,6 +92,13 @@ impl Process {
         self.child.id()
     }
 
+    /// Whether it stands still, stopped by a signal.
+    pub fn is_stopped(&self) -> bool {
+        // The state stands behind the name, which is in parentheses.
+        let state = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap_or_default();
+        state.rsplit(") ").next().is_some_and(|state| state.starts_with('T'))
+    }
+
     /// The file that holds what the child wrote to its standard output.
     pub fn stdout(&self) -> &Path {
         &self.stdout

@@ -2,6 +2,16 @@
 //!
 //! `PGBATON_FAULT=sink.checked:stop:3` stops the process (SIGSTOP) the third time it comes by `sink.checked`; `kill`
 //! instead of `stop` kills it (SIGKILL). Several are separated by commas.
+//!
+//! | point                | where |
+//! |----------------------|-------|
+//! | `lane.fenced`        | the sink has opened a lane and taken its fence; the lane's position is not read yet |
+//! | `lane.before_append` | a batch is about to be handed to the sink |
+//! | `sink.checked`       | the sink has found the lease to run, and writes next: `file`, `postgres`, and `http` for each piece |
+//! | `sink.mid_batch`     | some of a batch is written: `http` before each message but the first, `file` before the flush. An inbox takes a batch in one statement |
+//! | `lane.appended`      | the sink has answered |
+//! | `lane.delivered`     | a batch is at the sink, and its position is about to be told to whoever writes them |
+//! | `acknowledge.locked` | the transaction that writes positions has its locks, and has written nothing |
 
 /// Passes a fail point.
 #[cfg(not(feature = "faults"))]

@@ -10,6 +10,7 @@ use tokio_postgres::types::Type;
 
 use crate::connection::{Access, Database, Slot};
 use crate::error::Error;
+use crate::lane::ReplicaId;
 use crate::metrics::{self, AllMetrics};
 use crate::relay::Relay;
 use crate::sql;
@@ -29,9 +30,14 @@ const LOOKS_A_CHECK: u32 = 12;
 ///
 /// # Errors
 /// The outbox was altered against the rules: nobody may go on reading it.
-pub(crate) async fn run(database: Database, relays: Vec<Arc<Relay>>, metrics: Arc<AllMetrics>) -> Result<(), Error> {
+pub(crate) async fn run(
+    database: Database,
+    replica: ReplicaId,
+    relays: Vec<Arc<Relay>>,
+    metrics: Arc<AllMetrics>,
+) -> Result<(), Error> {
     let mut slot = Slot::new(database);
-    let mut segments = Segments::default();
+    let mut segments = Segments::of(replica);
     let mut failures = [const { Failures(0) }; 3];
     for look in 1_u32.. {
         tokio::time::sleep(LOOK_EVERY).await;

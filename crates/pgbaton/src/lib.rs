@@ -51,7 +51,7 @@
 //!
 //! * `http` (default): the sink that posts webhooks.
 //! * `postgres` (default): the sink that writes to an inbox table.
-//! * `faults`: fail points for tests. Never in a shipped build.
+//! * `faults`: fail points, and a history of what the process does, for tests. Never in a shipped build.
 //! * `conformance`: the suite that every sink passes, `sink::conformance`.
 
 pub mod clock;
@@ -61,6 +61,7 @@ pub mod control;
 mod dsn;
 mod error;
 mod faults;
+mod history;
 pub mod housekeeping;
 pub mod lane;
 pub mod lease;

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, OnceCell, mpsc};
 
 use crate::clock;
 use crate::error::{Error, Kind};
-use crate::lane::{Grant, RelayName};
+use crate::lane::{Grant, RelayName, ReplicaId};
 use crate::lease::BootInstant;
 use crate::metrics::Metrics;
 use crate::observe::Observe;
@@ -167,6 +167,8 @@ impl Default for Pace {
 /// What the tasks of one relay share.
 pub(crate) struct Relay {
     pub(crate) spec: RelaySpec,
+    /// Whose it is.
+    pub(crate) replica: ReplicaId,
     /// Known once the sink has answered. Nothing is read before: lanes are opened at the sink first.
     pub(crate) capabilities: OnceCell<Capabilities>,
     pub(crate) source: Arc<dyn Source>,

@@ -52,7 +52,8 @@ pub enum Event {
     Claimed { replica: String, sent: Nanos, timeline: u32, grants: Vec<Grant> },
     /// It lifted a lane's epoch above its sink's: the same lane, from now on under `to`.
     Raised { replica: String, sent: Nanos, timeline: u32, from: Grant, to: Grant },
-    /// It is about to give these back, or to split them: nothing is done for them any more.
+    /// It is about to give these back, or to split them: nothing is done for them any more. That may be a grant it never
+    /// told of: the answer to its claim was lost.
     Released { replica: String, grants: Vec<Grant> },
     /// It stopped these without giving them back.
     Dropped { replica: String, grants: Vec<Grant>, why: String },
@@ -64,7 +65,7 @@ pub enum Event {
     Answered { replica: String, grant: Grant, batch: i64, answer: String },
     /// The database has confirmed positions that were sent at `sent`, on this timeline.
     Acknowledged { replica: String, sent: Nanos, timeline: u32, positions: Vec<Position> },
-    /// A segment was emptied.
+    /// A segment was emptied; the replica is `operator` where a command did it.
     Emptied { replica: String, segment: u32 },
 
     // --- writers ---

@@ -23,6 +23,8 @@ mod hand;
 #[cfg(test)]
 mod held;
 #[cfg(test)]
+mod history;
+#[cfg(test)]
 mod hosts;
 #[cfg(test)]
 mod lanes;

@@ -111,9 +111,7 @@ fn interrupted(process: &mut Process, action: Action) -> bool {
         return ended;
     }
     assert!(!ended, "it ended");
-    // The state stands behind the name, which is in parentheses.
-    let state = std::fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
-    state.rsplit(") ").next().unwrap().starts_with('T')
+    process.is_stopped()
 }
 
 fn is_all_there(written: &Written, arrivals: &[Arrival]) -> bool {

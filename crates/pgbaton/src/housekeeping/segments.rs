@@ -12,6 +12,8 @@ use tokio_postgres::types::Type;
 use crate::clock;
 use crate::connection::{Access, Connection};
 use crate::error::Error;
+use crate::history;
+use crate::lane::ReplicaId;
 use crate::lease::BootInstant;
 use crate::sql::{self, Verb};
 
@@ -37,10 +39,17 @@ pub(crate) struct Segment {
 /// Looks after the segments.
 #[derive(Default)]
 pub(super) struct Segments {
+    /// Who looks; an operator, if none.
+    replica: Option<ReplicaId>,
     said: Option<BootInstant>,
 }
 
 impl Segments {
+    /// Looked after by this replica.
+    pub(super) fn of(replica: ReplicaId) -> Self {
+        Self { replica: Some(replica), said: None }
+    }
+
     /// Empties what can be emptied, and gives what is there afterwards.
     pub(super) async fn look_after(&mut self, connection: &Connection) -> Result<Vec<Segment>, Error> {
         let mut segments = list(connection).await?;
@@ -49,6 +58,7 @@ impl Segments {
             let began = clock::now();
             match empty(connection, segment.number).await? {
                 None => {
+                    history::emptied(self.replica, segment.number);
                     let took = clock::now().since(began);
                     tracing::info!(segment = segment.number, bytes = segment.bytes, ?took, "segment emptied");
                     (segment.filled, segment.bytes) = (false, 0);

@@ -28,7 +28,7 @@ use crate::replica::{Replica, ReplicaSpec, stopped};
 use crate::sink::{Capabilities, Opening};
 use crate::source::native::{self, NativeSource, NativeSpec};
 use crate::vitals::Vitals;
-use crate::{housekeeping, migrate};
+use crate::{history, housekeeping, migrate};
 
 mod look;
 mod renew;
@@ -101,6 +101,7 @@ impl Identity {
         // Whatever happens next, nothing is published under this identity any more.
         identity.lease.end();
         identity.lanes.shutdown().await;
+        history::left(identity.id);
         for relay in identity.relays.values() {
             relay.metrics.owns_nothing();
         }
@@ -138,6 +139,7 @@ impl Identity {
         slot.put(connection);
         spec.database.lives(&here);
         let lease = SharedLease::new(lease);
+        history::joined(id, &spec.name, spec.ttl, &lease);
         let vitals = replica.vitals.clone();
         vitals.joined(id, lease.clone());
         vitals.looked(true);
@@ -151,6 +153,7 @@ impl Identity {
         }));
         tasks.spawn(housekeeping::run(
             spec.database.clone(),
+            id,
             relays.values().cloned().collect(),
             Arc::clone(&replica.metrics),
         ));
@@ -243,6 +246,7 @@ impl Identity {
             self.lease.end();
             self.lanes.shutdown().await;
         }
+        history::released(self.id, &self.held.keys().cloned().collect::<Vec<_>>());
         let removed = async { look::quit(&self.slot.take().await?, self.id).await };
         if let Err(error) = removed.await {
             tracing::warn!(%error, "the replica's row could not be removed: the others expire it after a ttl");
@@ -350,7 +354,9 @@ impl Identity {
         self.continue_held(connection).await?;
         if !claims.is_empty() && !self.leaving && self.watch.may_claim(clock::now()) {
             let here = self.here.borrow().clone();
+            let sent = history::now();
             let claimed = look::claim(connection, self.id, &here, &claims).await?;
+            history::claimed(self.id, sent, &here, &claimed);
             tell::claimed(&claimed);
             for grant in claimed {
                 self.start(grant, Opening::First);
@@ -381,7 +387,9 @@ impl Identity {
         for (grant, by) in fenced {
             self.vitals.progress();
             let here = self.here.borrow().clone();
+            let sent = history::now();
             if let Some(epoch) = look::raise(connection, self.id, &here, &grant, by).await? {
+                history::raised(self.id, sent, &here, &grant, epoch);
                 tracing::warn!(%grant, sink = %by, raised = %epoch, "the sink knew this epoch: raised above it");
                 self.held.remove(&grant);
                 self.start(Grant { lane: grant.lane, epoch }, Opening::First);
@@ -407,9 +415,13 @@ impl Identity {
     }
 
     fn stop(&mut self, grant: &Grant, reason: &str) {
-        if let Some(Held::Running { stop, .. }) = self.held.remove(grant) {
-            tracing::warn!(%grant, reason, "stopped");
-            stop.send_replace(true);
+        match self.held.remove(grant) {
+            Some(Held::Running { stop, .. }) => {
+                tracing::warn!(%grant, reason, "stopped");
+                stop.send_replace(true);
+            }
+            Some(Held::Waiting { .. } | Held::Fenced { .. }) => history::dropped(self.id, grant, reason),
+            Some(Held::Stopping) | None => {} // its task is about to end
         }
     }
 
@@ -443,6 +455,7 @@ impl Identity {
             return Ok(());
         }
         self.held.retain(|grant, _| !grants.contains(grant));
+        history::released(self.id, grants);
         look::release(connection, self.id, grants).await?;
         tell::released(grants);
         Ok(())
@@ -485,6 +498,7 @@ impl Identity {
         for grant in grants {
             self.vitals.progress();
             let connection = self.slot.take().await?;
+            history::released(self.id, std::slice::from_ref(grant));
             let halves = look::split(&connection, self.id, &here, grant).await?;
             self.slot.put(connection);
             match halves.as_slice() {
@@ -509,11 +523,17 @@ impl Identity {
 
     /// What becomes of a lane whose task has ended. Gives it back if nothing more is to be done for it.
     fn lane_ended(&mut self, LaneEnded { grant, end, opening }: LaneEnded) -> Option<Grant> {
-        let held = self.held.get_mut(&grant)?;
+        let Some(held) = self.held.get_mut(&grant) else {
+            history::dropped(self.id, &grant, "it was taken away");
+            return None;
+        };
         let again = |after: Duration| Held::Waiting { until: clock::now().after(after), opening };
         match end {
             LaneEnd::Drained => return Some(grant),
-            LaneEnd::Stopped if !matches!(held, Held::Stopping) => drop(self.held.remove(&grant)),
+            LaneEnd::Stopped if !matches!(held, Held::Stopping) => {
+                history::dropped(self.id, &grant, "its task stopped");
+                self.held.remove(&grant);
+            }
             _ if self.leaving => return Some(grant),
             _ if matches!(held, Held::Stopping) => *held = again(Duration::ZERO),
             LaneEnd::Stopped => {}
@@ -555,6 +575,7 @@ fn start_relay(
     let (dealt, notes) = mpsc::unbounded_channel();
     let relay = Arc::new(Relay {
         spec: spec.clone(),
+        replica: id,
         capabilities: OnceCell::new_with(capabilities),
         source: Arc::new(source),
         flows: Flows::new(memory),

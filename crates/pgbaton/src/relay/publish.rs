@@ -13,6 +13,7 @@ use super::{Flow, Relay};
 use crate::clock::{Deadline, SharedLease};
 use crate::error::{Error, Kind};
 use crate::faults;
+use crate::history;
 use crate::lane::{Epoch, Grant};
 use crate::metrics::Holding;
 use crate::observe::Answered;
@@ -295,11 +296,13 @@ impl LaneTask {
             faults::point("lane.before_append");
             let Some(sink) = &mut self.sink else { return Err(LaneEnd::Reopen) };
             let began = self.relay.observer.is_some().then(SystemTime::now);
+            let told = history::Publishing::begin(self.relay.replica, &self.flow.grant, self.batch, &part);
             let answer = tokio::select! {
                 biased;
                 () = self.deadline.over() => return Err(LaneEnd::Stopped),
                 answer = sink.append(&part, &self.deadline) => answer,
             };
+            told.answered(&answer);
             faults::point("lane.appended");
             match answer {
                 Ok(outcomes) => {

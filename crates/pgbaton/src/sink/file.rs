@@ -86,7 +86,11 @@ impl Out {
                     None => open_file(path)?,
                 };
                 let before = file.metadata()?.len();
-                if let Err(error) = file.write_all(lines).and_then(|()| file.sync_data()) {
+                let flushed = file.write_all(lines).and_then(|()| {
+                    faults::point("sink.mid_batch");
+                    file.sync_data()
+                });
+                if let Err(error) = flushed {
                     file.set_len(before)?;
                     return Err(error);
                 }

@@ -16,6 +16,7 @@ use tokio_rustls::TlsConnector;
 
 use super::{Capabilities, OpenError, OpenLane, Opening, Part, ProbeError, Sink, Tier};
 use crate::clock::Deadline;
+use crate::faults;
 use crate::lane::Grant;
 use crate::message::Message;
 use crate::outcome::{AppendError, Fault, Outcome};
@@ -172,6 +173,9 @@ impl OpenLane for OpenWebhooks {
             // What was found for one message holds for all that were not sent yet.
             while stopped.is_none() && under_way.len() < self.endpoint.concurrency {
                 let Some((place, message)) = turns.next() else { break };
+                if place > 0 {
+                    faults::point("sink.mid_batch");
+                }
                 let (endpoint, until, link) = (&self.endpoint, &self.until, self.idle.pop());
                 under_way.push(async move { (place, message, endpoint.deliver(&message, link, until).await) });
             }

@@ -9,6 +9,7 @@ use super::look;
 use crate::clock::{self, SharedLease};
 use crate::connection::{Database, Slot};
 use crate::error::Error;
+use crate::history;
 use crate::lane::ReplicaId;
 use crate::lease::{Beat, LeaseStep};
 use crate::position::Incarnation;
@@ -42,7 +43,10 @@ async fn until_over(Renewer { database, id, lease, here, look_again }: Renewer) 
                 let sent = clock::now();
                 match renew_once(&mut slot, id).await {
                     // In another incarnation it counts from when everything was read again.
-                    Ok((found, Some(_))) if found == *here.borrow() => lease.renewed(sent),
+                    Ok((found, Some(_))) if found == *here.borrow() => {
+                        lease.renewed(sent);
+                        history::renewed(id, &lease);
+                    }
                     Ok((_, Some(_))) => {
                         look_again.notify_one();
                         tokio::time::sleep(RENEW_AGAIN).await;

@@ -8,6 +8,7 @@ use tokio_postgres::types::Type;
 use super::{NativeSource, stored};
 use crate::connection::{Connection, Parameter, incarnation};
 use crate::error::{Error, Kind};
+use crate::history;
 use crate::position::{Incarnation, Position, Xid};
 use crate::source::{Acknowledged, Dealt};
 use crate::sql;
@@ -103,6 +104,7 @@ impl NativeSource {
         let locks: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&columns.lanes, Type::INT4_ARRAY)];
         // Read from the sequence before this transaction takes its id: that order is what makes the pair a floor.
         let last_number = self.log(|log| log.last_number.filter(|_| log.incarnation.as_ref() == Some(&here)));
+        let sent = history::now();
         if set_back {
             connection.then(sql::ACKNOWLEDGE_LOCK, &locks).await?;
         } else {
@@ -111,6 +113,7 @@ impl NativeSource {
         crate::faults::point("acknowledge.locked");
         let rows = self.insert(connection, &columns, &here, last_number, set_back).await?;
         self.confirmed(&here, &rows, last_number)?;
+        history::acknowledged(self.spec.replica, sent, &here, || written(done, &rows));
         Ok(done.iter().map(|dealt| outcome(dealt, &rows)).collect())
     }
 
@@ -173,11 +176,22 @@ impl NativeSource {
     }
 }
 
+fn is_written(dealt: &Dealt, rows: &[Row]) -> bool {
+    rows.iter()
+        .any(|row| matches!(row.try_get::<_, Option<i32>>("lane"), Ok(Some(lane)) if lane == dealt.grant.lane.number))
+}
+
+/// What was written, for the history.
+fn written<'a>(done: &'a [Dealt], rows: &[Row]) -> Vec<history::Position<'a>> {
+    let position = |dealt: &'a Dealt| {
+        let consumed = stored(&dealt.next).ok()?.position.consumed().xmax();
+        Some(history::Position { grant: &dealt.grant, batch: dealt.batch, consumed })
+    };
+    done.iter().filter(|dealt| is_written(dealt, rows)).filter_map(position).collect()
+}
+
 fn outcome(dealt: &Dealt, rows: &[Row]) -> Acknowledged {
-    let written = rows
-        .iter()
-        .any(|row| matches!(row.try_get::<_, Option<i32>>("lane"), Ok(Some(lane)) if lane == dealt.grant.lane.number));
-    if written {
+    if is_written(dealt, rows) {
         Acknowledged::Written(dealt.grant.lane.clone())
     } else {
         Acknowledged::LaneLost(dealt.grant.lane.clone(), dealt.grant.epoch)

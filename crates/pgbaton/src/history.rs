@@ -1,0 +1,222 @@
+//! What this process does, told as it happens: one party of the history that a torture run is judged by. Only with the
+//! feature `faults`; in a shipped build nothing of it is left.
+//!
+//! `PGBATON_HISTORY` names a file; each event is one line of JSON, appended by one write, so that a process that is killed
+//! has told all it did, but for half a line at most. What the lines say is agreed upon in `proof/checker/src/history.rs`.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::clock::SharedLease;
+use crate::lane::{Epoch, Grant, ReplicaId};
+use crate::lease::BootInstant;
+use crate::outcome::{AppendError, Outcome};
+use crate::position::{Incarnation, Xid};
+use crate::sink::Part;
+
+/// The time, for those events that tell when something began. Not looked at in a shipped build.
+#[inline]
+pub(crate) fn now() -> BootInstant {
+    if cfg!(feature = "faults") { crate::clock::now() } else { BootInstant::from_boot(Duration::ZERO) }
+}
+
+/// A replica has made itself known.
+pub(crate) fn joined(replica: ReplicaId, name: &str, ttl: Duration, lease: &SharedLease) {
+    tell("joined", || {
+        let (pid, until) = (std::process::id(), nanos(lease.get().deadline()));
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        json!({ "replica": id(replica), "name": name, "pid": pid, "ttl_ms": ttl_ms, "until": until })
+    });
+}
+
+/// A renewal was confirmed. A late one may not have moved the end of the lease.
+pub(crate) fn renewed(replica: ReplicaId, lease: &SharedLease) {
+    tell("renewed", || json!({ "replica": id(replica), "until": nanos(lease.get().deadline()) }));
+}
+
+/// All tasks of this identity have ended.
+pub(crate) fn left(replica: ReplicaId) {
+    tell("left", || json!({ "replica": id(replica) }));
+}
+
+/// Lanes were claimed by a statement sent at `sent`.
+pub(crate) fn claimed(replica: ReplicaId, sent: BootInstant, here: &Incarnation, lanes: &[Grant]) {
+    if !lanes.is_empty() {
+        tell(
+            "claimed",
+            || json!({ "replica": id(replica), "sent": nanos(sent), "timeline": here.timeline, "grants": grants(lanes) }),
+        );
+    }
+}
+
+/// A lane's epoch was raised to this one.
+pub(crate) fn raised(replica: ReplicaId, sent: BootInstant, here: &Incarnation, from: &Grant, to: Epoch) {
+    tell("raised", || {
+        let to = Grant { lane: from.lane.clone(), epoch: to };
+        let (sent, timeline) = (nanos(sent), here.timeline);
+        json!({ "replica": id(replica), "sent": sent, "timeline": timeline, "from": grant(from), "to": grant(&to) })
+    });
+}
+
+/// These are about to be given back or split. Told before that is sent.
+pub(crate) fn released(replica: ReplicaId, lanes: &[Grant]) {
+    if !lanes.is_empty() {
+        tell("released", || json!({ "replica": id(replica), "grants": grants(lanes) }));
+    }
+}
+
+/// This lane's task has ended, and the lane was not given back.
+pub(crate) fn dropped(replica: ReplicaId, lane: &Grant, why: &str) {
+    tell("dropped", || json!({ "replica": id(replica), "grants": [grant(lane)], "why": why }));
+}
+
+/// One call to a sink. Told when it begins and when it is answered; dropped without an answer, it was cut off.
+#[must_use]
+pub(crate) struct Publishing<'a> {
+    replica: ReplicaId,
+    grant: &'a Grant,
+    batch: i64,
+    messages: usize,
+    answered: bool,
+}
+
+impl<'a> Publishing<'a> {
+    /// It is about to begin.
+    pub(crate) fn begin(replica: ReplicaId, lane: &'a Grant, batch: i64, part: &Part<'_>) -> Self {
+        tell("publish", || {
+            let ids: Vec<&str> = part.messages().map(|message| message.id).collect();
+            json!({ "replica": id(replica), "grant": grant(lane), "batch": batch, "ids": ids })
+        });
+        Self { replica, grant: lane, batch, messages: part.len(), answered: false }
+    }
+
+    /// It is over.
+    pub(crate) fn answered(mut self, answer: &Result<Vec<Outcome>, AppendError>) {
+        self.answered = true;
+        self.tell(|| match answer {
+            Ok(outcomes) => (0..self.messages).map(|message| outcomes.get(message).map_or('-', letter)).collect(),
+            Err(error) => failure(error).to_owned(),
+        });
+    }
+
+    fn tell(&self, answer: impl FnOnce() -> String) {
+        tell("answered", || {
+            let (replica, grant) = (id(self.replica), grant(self.grant));
+            json!({ "replica": replica, "grant": grant, "batch": self.batch, "answer": answer() })
+        });
+    }
+}
+
+impl Drop for Publishing<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.tell(|| "cut".to_owned());
+        }
+    }
+}
+
+fn letter(outcome: &Outcome) -> char {
+    match outcome {
+        Outcome::Delivered => 'd',
+        Outcome::Repeated => 'r',
+        Outcome::Retry { .. } => 't',
+        Outcome::Rejected(_) => 'x',
+        Outcome::NotTried => '-',
+    }
+}
+
+fn failure(error: &AppendError) -> &'static str {
+    match error {
+        AppendError::SinkDown(_) => "down",
+        AppendError::Fenced { .. } => "fenced",
+        AppendError::Ambiguous(_) => "ambiguous",
+        AppendError::Moved => "moved",
+        AppendError::LeaseOver => "lease_over",
+    }
+}
+
+/// How far a lane is.
+pub(crate) struct Position<'a> {
+    pub(crate) grant: &'a Grant,
+    pub(crate) batch: i64,
+    /// xmax of S.
+    pub(crate) consumed: Xid,
+}
+
+/// These positions were written by a transaction whose first statement was sent at `sent`.
+pub(crate) fn acknowledged<'a>(
+    replica: ReplicaId,
+    sent: BootInstant,
+    here: &Incarnation,
+    positions: impl FnOnce() -> Vec<Position<'a>>,
+) {
+    tell("acknowledged", || {
+        let positions: Vec<Value> = positions().iter().map(position).collect();
+        json!({ "replica": id(replica), "sent": nanos(sent), "timeline": here.timeline, "positions": positions })
+    });
+}
+
+/// A segment was emptied. Without a replica it was an operator.
+pub(crate) fn emptied(replica: Option<ReplicaId>, segment: i16) {
+    tell("emptied", || {
+        let replica = replica.map_or_else(|| "operator".to_owned(), id);
+        json!({ "replica": replica, "segment": segment })
+    });
+}
+
+fn id(replica: ReplicaId) -> String {
+    replica.to_string()
+}
+
+fn nanos(at: BootInstant) -> u64 {
+    u64::try_from(at.since_boot().as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn grant(Grant { lane, epoch }: &Grant) -> Value {
+    json!({ "relay": lane.relay.as_str(), "lane": lane.number, "of": lane.of, "epoch": epoch.0 })
+}
+
+fn grants(lanes: &[Grant]) -> Vec<Value> {
+    lanes.iter().map(grant).collect()
+}
+
+fn position(position: &Position<'_>) -> Value {
+    json!({ "grant": grant(position.grant), "batch": position.batch, "consumed": position.consumed.0 })
+}
+
+#[cfg(not(feature = "faults"))]
+#[inline]
+fn tell(_event: &'static str, _what: impl FnOnce() -> Value) {}
+
+#[cfg(feature = "faults")]
+use enabled::tell;
+
+#[cfg(feature = "faults")]
+mod enabled {
+    use std::fs::{File, OpenOptions};
+    use std::io::Write;
+    use std::sync::LazyLock;
+
+    use serde_json::Value;
+
+    /// Opened once: whoever starts the process anew gives it another file.
+    static FILE: LazyLock<Option<File>> = LazyLock::new(|| {
+        let path = std::env::var_os("PGBATON_HISTORY").filter(|path| !path.is_empty())?;
+        let opened = OpenOptions::new().create(true).append(true).open(path);
+        opened.inspect_err(|error| eprintln!("PGBATON_HISTORY cannot be written: {error}")).ok()
+    });
+
+    pub(super) fn tell(event: &'static str, what: impl FnOnce() -> Value) {
+        let Some(mut file) = FILE.as_ref() else { return };
+        let mut line = what();
+        if let Some(fields) = line.as_object_mut() {
+            fields.insert("event".to_owned(), event.into());
+            fields.insert("t".to_owned(), super::nanos(crate::clock::now()).into());
+        }
+        // All at once: a line may be torn by a kill, but not mixed with another one.
+        if let Err(error) = file.write_all(format!("{line}\n").as_bytes()) {
+            eprintln!("PGBATON_HISTORY lacks an event, {event}: {error}");
+        }
+    }
+}
