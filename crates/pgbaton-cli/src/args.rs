@@ -65,10 +65,13 @@ pub(crate) enum Command {
         #[arg(long, default_value = "pgbaton_producer", value_name = "ROLE")]
         producer: String,
     },
-    /// Print the tables that a `postgres` sink needs, as SQL.
+    /// Print the tables that a `postgres` sink needs, and the grants of its role, as SQL.
     Inbox {
         /// The inbox, as schema.table.
         table: String,
+        /// The role that the sink's DSN names.
+        #[arg(long, default_value = "pgbaton_relay", value_name = "ROLE")]
+        role: String,
     },
     /// Insert one message into the outbox. The payload comes from --json, --payload, or standard input with --stdin.
     Send(SendArgs),
@@ -197,7 +200,7 @@ pub(crate) enum SegmentsCommand {
         /// How long each is written to, such as 1h or 15m.
         #[arg(long, value_parser = whole_seconds)]
         length: Option<Duration>,
-        /// How long messages are kept once they have been dealt with, such as 0s or 72h.
+        /// How long messages are kept after they were inserted, at least, such as 0s or 72h.
         #[arg(long, value_parser = whole_seconds)]
         retention: Option<Duration>,
     },
@@ -269,7 +272,7 @@ impl DatabaseArgs {
             (Some(dsn), _) => Database::new(&dsn, PATIENCE)?,
             (None, Some(config)) => Config::load(&config, std::env::vars_os())?.database()?.with_patience(PATIENCE),
             (None, None) => {
-                return Err(Failure::Usage("name the database with --dsn, PGBATON_DSN or --config".into()));
+                return Err(Failure::Usage("name the database with --dsn, --config, PGBATON_DSN or PGBATON_CONFIG".into()));
             }
         };
         // Commands keep no log.

@@ -241,7 +241,7 @@ fn parse_dsn(dsn: &str, ttl: Duration, key: &str, problems: &Problems) -> Option
     match Database::new(dsn, ttl / 3) {
         Ok(database) => Some(database),
         Err(error) => {
-            problems.add(key, &format!("cannot be read: {error}"));
+            problems.add(key, &error.in_words());
             None
         }
     }

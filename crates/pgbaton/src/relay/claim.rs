@@ -11,12 +11,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Notify, OnceCell, mpsc, watch};
+use tokio::sync::{Notify, OnceCell, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use super::publish::{self, LaneEnd, LaneEnded, LaneStart, Order};
-use super::{Flows, Outage, Relay, RelaySpec, acknowledge, read, wake};
+use super::{Flows, OPENINGS, Outage, Relay, RelaySpec, acknowledge, read, wake};
 use crate::clock::{self, SharedLease};
 use crate::connection::{Connection, Slot};
 use crate::error::{Error, Kind};
@@ -585,6 +585,7 @@ fn start_relay(
         observer: replica.observer.clone(),
         look_again: Arc::clone(look_again),
         refused: Mutex::default(),
+        openings: Semaphore::new(OPENINGS),
     });
     tasks.spawn(read::run(Arc::clone(&relay)));
     if spec.wake {

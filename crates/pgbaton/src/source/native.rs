@@ -31,7 +31,7 @@ mod sight;
 use patience::Patience;
 
 /// What to say when positions and log do not belong together.
-pub(crate) const REBASE: &str = "The log was restored, or set back by hand. `pgbaton rebase` takes all positions back \
+pub(crate) const REBASE: &str = "The outbox comes from a dump or a copy, or was set back by hand. `pgbaton rebase` takes all positions back \
      to what is certain without losing a message; messages delivered since then repeat";
 
 /// What to say when the server is another one than the schema knows, with the same tables.

@@ -72,7 +72,7 @@ async fn a_sink_that_is_down_shows_in_the_body(major: u32) {
     let outbox = Fixture::new(major).await.unwrap();
     let mut cluster = Cluster::start(&Binaries::find(major).unwrap(), Options::default()).await.unwrap();
     cluster.create_database("sink", None).await.unwrap();
-    let ddl = pgbaton::sink::postgres::inbox_ddl("app.inbox").unwrap();
+    let ddl = pgbaton::sink::postgres::inbox_ddl("app.inbox", "postgres").unwrap();
     cluster.admin("sink").await.unwrap().batch_execute(&ddl).await.unwrap();
     cluster.stop_fast().await.unwrap();
     let relays = format!(

@@ -35,6 +35,8 @@ pub(super) async fn run(renewer: Renewer) -> Result<(), Error> {
 
 async fn until_over(Renewer { database, id, lease, here, look_again }: Renewer) {
     let mut slot = Slot::new(database);
+    // Once for each trouble: renewals are tried ten times a second.
+    let mut told = false;
     loop {
         match lease.get().next(clock::now()) {
             LeaseStep::Over => return,
@@ -44,6 +46,7 @@ async fn until_over(Renewer { database, id, lease, here, look_again }: Renewer) 
                 match renew_once(&mut slot, id).await {
                     // In another incarnation it counts from when everything was read again.
                     Ok((found, Some(_))) if found == *here.borrow() => {
+                        told = false;
                         lease.renewed(sent);
                         history::renewed(id, &lease);
                     }
@@ -56,7 +59,9 @@ async fn until_over(Renewer { database, id, lease, here, look_again }: Renewer) 
                         return;
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "the lease could not be renewed; trying again");
+                        if !std::mem::replace(&mut told, true) {
+                            tracing::warn!(%error, "the lease could not be renewed; trying again");
+                        }
                         tokio::time::sleep(RENEW_AGAIN).await;
                     }
                 }
