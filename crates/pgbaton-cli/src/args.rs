@@ -198,7 +198,7 @@ pub(crate) enum SegmentsCommand {
         #[arg(long, value_parser = clap::value_parser!(i32).range(3..=64))]
         count: Option<i32>,
         /// How long each is written to, such as 1h or 15m.
-        #[arg(long, value_parser = whole_seconds)]
+        #[arg(long, value_parser = seconds_from_one)]
         length: Option<Duration>,
         /// How long messages are kept after they were inserted, at least, such as 0s or 72h.
         #[arg(long, value_parser = whole_seconds)]
@@ -209,6 +209,11 @@ pub(crate) enum SegmentsCommand {
 fn whole_seconds(text: &str) -> Result<Duration, String> {
     let given = duration(text)?;
     if given.subsec_nanos() == 0 { Ok(given) } else { Err("is not in whole seconds".to_owned()) }
+}
+
+fn seconds_from_one(text: &str) -> Result<Duration, String> {
+    let given = whole_seconds(text)?;
+    if given.is_zero() { Err("is nothing: a segment is written to for 1s at least".to_owned()) } else { Ok(given) }
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -272,7 +277,9 @@ impl DatabaseArgs {
             (Some(dsn), _) => Database::new(&dsn, PATIENCE)?,
             (None, Some(config)) => Config::load(&config, std::env::vars_os())?.database()?.with_patience(PATIENCE),
             (None, None) => {
-                return Err(Failure::Usage("name the database with --dsn, --config, PGBATON_DSN or PGBATON_CONFIG".into()));
+                return Err(Failure::Usage(
+                    "name the database with --dsn, --config, PGBATON_DSN or PGBATON_CONFIG".into(),
+                ));
             }
         };
         // Commands keep no log.

@@ -137,6 +137,9 @@ impl Config {
         let database_for = dsn.and_then(|dsn| parse_dsn(&dsn, ttl, "database.dsn", &problems));
         database.finish();
         let name = root.string("name").unwrap_or_else(default_name);
+        if name.is_empty() || !name.chars().all(section::is_plain) {
+            problems.add("name", "is empty, or holds characters that cannot be shown");
+        }
         let drain = root.duration("drain", DRAIN);
         let replica = ReplicaFields { name, database: database_for, ttl, drain };
         let log = log(&mut root, &problems);

@@ -101,6 +101,11 @@ impl Error {
         matches!(self.kind, Kind::Database | Kind::NotWritable | Kind::OtherIncarnation(_))
     }
 
+    /// Whether the server did not let this user into this database.
+    pub(crate) fn is_login_refused(&self) -> bool {
+        self.sql_state.as_deref().is_some_and(|state| state.starts_with("28") || state.starts_with("3D"))
+    }
+
     /// Stable over releases.
     #[must_use]
     pub fn code(&self) -> &'static str {

@@ -204,6 +204,14 @@ impl Relay {
         }
     }
 
+    /// Whether a person has to look at all lanes that are read.
+    fn reading_refused(&self, refused: bool) {
+        self.flows
+            .with(|lanes| lanes.keys().copied().collect::<Vec<_>>())
+            .into_iter()
+            .for_each(|lane| self.refuse(lane, refused));
+    }
+
     /// These are the lanes that this replica holds.
     fn owns(&self, held: &BTreeSet<i32>) {
         let mut lanes = self.refused.lock().unwrap_or_else(PoisonError::into_inner);

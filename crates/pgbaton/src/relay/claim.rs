@@ -150,6 +150,7 @@ impl Identity {
             lease: lease.clone(),
             here: here.subscribe(),
             look_again: Arc::clone(&look_again),
+            vitals: vitals.clone(),
         }));
         tasks.spawn(housekeeping::run(
             spec.database.clone(),
@@ -261,6 +262,11 @@ impl Identity {
         match result {
             Err(error) if error.is_transient() => {
                 tracing::warn!(%error, "looking at the other replicas failed; trying again");
+                Ok(())
+            }
+            // Whoever stood still was expired meanwhile, and the database may have refused anything because of that.
+            Err(error) if self.lease.check().is_err() => {
+                tracing::debug!(%error, "after the end of the lease");
                 Ok(())
             }
             result => result,
