@@ -1,27 +1,16 @@
-//! Histories of a simulated relay, with kills, freezes, hand-overs, splits and fail-overs: an honest one passes, whatever the
-//! seed; a wrong one is caught by the check that it breaks.
+//! What the checker says of simulated runs.
 
-#[path = "simulated/relay.rs"]
-mod relay;
-#[path = "simulated/sink.rs"]
-mod sink;
-#[path = "simulated/stage.rs"]
-mod stage;
-
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use checker::history::{Event, Record};
+use checker::history::Event;
 use checker::{Check, Verdict};
 
-use relay::Wrong;
-use stage::{Kind, Stage};
+use super::Histories;
+use super::relay::Wrong;
+use super::stage::{Kind, Stage};
 
-/// Files of records, by their names.
-type Histories = BTreeMap<String, Vec<Record>>;
-
-fn simulate(seed: u64, kind: Kind, wrong: Wrong) -> Histories {
-    Stage::new(seed, kind, wrong).run(1_500)
+fn simulate(seed: u64, kind: Kind, wrong: Wrong, steps: u32) -> Histories {
+    Stage::new(seed, kind, wrong).run(steps)
 }
 
 fn judge(name: &str, histories: &Histories) -> Verdict {
@@ -42,7 +31,7 @@ fn an_honest_relay_passes() {
     let mut repeats = 0;
     for kind in [Kind::Inbox, Kind::Endpoint, Kind::Files] {
         for seed in 0..6 {
-            let histories = simulate(seed, kind, Wrong::Nothing);
+            let histories = simulate(seed, kind, Wrong::Nothing, 1_000);
             let verdict = judge(&format!("honest-{kind:?}-{seed}"), &histories);
             assert!(verdict.passed, "{kind:?} {seed}\n{}", checker::table(&verdict));
             assert!(verdict.counts.messages > 500 && verdict.counts.claims > 8);
@@ -70,7 +59,7 @@ fn a_wrong_relay_is_caught() {
     ] {
         let caught = (0..4)
             .filter(|seed| {
-                let verdict = judge(&format!("{wrong:?}-{kind:?}-{seed}"), &simulate(*seed, kind, wrong));
+                let verdict = judge(&format!("{wrong:?}-{kind:?}-{seed}"), &simulate(*seed, kind, wrong, 700));
                 let shown = verdict.violations.iter().filter(|violation| violation.check == check);
                 shown.clone().for_each(|violation| assert!(!violation.history.is_empty(), "{violation:?}"));
                 shown.count() > 0
@@ -82,7 +71,7 @@ fn a_wrong_relay_is_caught() {
 
 /// Changes an honest history in one place.
 fn changed(name: &str, kind: Kind, change: impl Fn(&mut Histories)) -> Verdict {
-    let mut histories = simulate(3, kind, Wrong::Nothing);
+    let mut histories = simulate(3, kind, Wrong::Nothing, 600);
     change(&mut histories);
     judge(name, &histories)
 }
