@@ -40,6 +40,7 @@ pub struct Grant {
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the text of a variant explains its fields")]
 pub enum Event {
     // --- replicas ---
     /// A replica has made itself known under a new identity; the lease it has by that ends at `until`.

@@ -1,0 +1,40 @@
+//! The checks. Each is a pure function from a case to what it found, in a file of its own, under the name that the verdict uses.
+
+use crate::case::Case;
+use crate::found::Found;
+
+mod database;
+mod drained;
+mod exclusive;
+mod in_flight;
+mod leaks;
+mod lease;
+mod lost;
+mod order;
+mod phantom;
+mod positions;
+mod repeats;
+mod told;
+
+/// Runs all of them.
+#[must_use]
+pub fn run(case: &Case) -> Found {
+    let mut found = Found::default();
+    for check in [
+        told::check,
+        database::check,
+        lost::check,
+        phantom::check,
+        order::check,
+        repeats::check,
+        in_flight::check,
+        exclusive::check,
+        lease::check,
+        positions::check,
+        drained::check,
+        leaks::check,
+    ] {
+        check(case, &mut found);
+    }
+    found
+}

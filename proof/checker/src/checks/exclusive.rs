@@ -1,0 +1,243 @@
+//! exclusive: at most one replica has a lane.
+//!
+//! An epoch of a lane has one owner on one timeline. Ownerships of a lane, and of what it was split from or into, do not
+//! overlap: the statement that takes it is sent no earlier than the owner before gave it back, stopped it or left, or its lease
+//! ended, whichever came first. A killed owner has its lane until the end of its last lease. And a replica publishes only under
+//! a grant that it holds then.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::case::{Case, lines_of_call};
+use crate::facts::{Answer, Publish, ReplicaNo, at};
+use crate::found::{About, Check, Found};
+use crate::history::Nanos;
+use crate::lanes::{Finest, Ownership};
+use crate::table::{duration, lane};
+
+/// A lane that is stopped from outside learns of it a moment later: what it begins meanwhile is cut before anything is sent.
+const HEARD_WITHIN: Nanos = 250_000_000;
+
+pub fn check(case: &Case, found: &mut Found) {
+    let facts = &case.facts;
+    found.counts.claims = facts.claims.len() as u64;
+    found.counts.replicas = facts.replicas.iter().filter(|replica| replica.pid.is_some()).count() as u64;
+    one_owner_of_an_epoch(case, found);
+    no_overlap(case, found);
+    publishes_under_a_grant(case, found);
+}
+
+fn one_owner_of_an_epoch(case: &Case, found: &mut Found) {
+    let facts = &case.facts;
+    let mut owners: HashMap<(&str, u32, i64, u32), (ReplicaNo, u32)> = HashMap::new();
+    let mut split: HashSet<(&str, u32)> = HashSet::new();
+    let mut fewest: HashMap<&str, u32> = HashMap::new();
+    for claim in &facts.claims {
+        let Some(grant) = at(&facts.grants, claim.grant) else { continue };
+        let few = fewest.entry(&grant.relay).or_insert(grant.of);
+        *few = (*few).min(grant.of);
+        if grant.lane >= *few {
+            split.insert((&grant.relay, grant.lane));
+        }
+        let key = (grant.relay.as_str(), grant.lane, grant.epoch, claim.timeline);
+        let (owner, line) = *owners.entry(key).or_insert((claim.replica, claim.line));
+        if owner != claim.replica {
+            found.violation(facts, Check::Exclusive, || {
+                let text = format!("Two replicas were given lane {} under epoch {}", lane(grant), grant.epoch);
+                (text, vec![line, claim.line], About { lane: Some(grant.clone()), ..About::default() })
+            });
+        }
+    }
+    found.counts.split_lanes = split.len() as u64;
+}
+
+fn no_overlap(case: &Case, found: &mut Found) {
+    let facts = &case.facts;
+    let mut first_publish: HashMap<(ReplicaNo, u32), Nanos> = HashMap::new();
+    for publish in &facts.publishes {
+        let first = first_publish.entry((publish.replica, publish.grant)).or_insert(publish.t);
+        *first = (*first).min(publish.t);
+    }
+    let finest = Finest::new(facts);
+    let mut holders: HashMap<(&str, u32), &Ownership> = HashMap::new();
+    let mut accused: HashSet<(u32, u32)> = HashSet::new();
+    // In the order in which they began.
+    for next in &case.ownerships {
+        for place in finest.of(next.grant) {
+            let Some(holder) = holders.get(&place).copied() else {
+                holders.insert(place, next);
+                continue;
+            };
+            if holder.replica != next.replica && next.from < holder.to() {
+                if accused.insert((holder.line, next.line)) {
+                    found.violation(facts, Check::Exclusive, || overlap(case, holder, next));
+                }
+            } else if let Some(unowned) = next.from.checked_sub(holder.to()) {
+                let counts = &mut found.counts;
+                counts.longest_unowned_ms = counts.longest_unowned_ms.max(unowned / 1_000_000);
+                let took = first_publish.get(&(next.replica, next.grant)).and_then(|t| t.checked_sub(holder.to()));
+                counts.longest_take_over_ms = counts.longest_take_over_ms.max(took.unwrap_or_default() / 1_000_000);
+            }
+            if next.to() >= holder.to() || next.replica == holder.replica {
+                holders.insert(place, next);
+            }
+        }
+    }
+}
+
+fn overlap(case: &Case, holder: &Ownership, next: &Ownership) -> (String, Vec<u32>, About) {
+    let facts = &case.facts;
+    let (Some(old), Some(new)) = (at(&facts.grants, holder.grant), at(&facts.grants, next.grant)) else {
+        return Default::default();
+    };
+    let text = format!(
+        "Lane {} under epoch {} was taken {} before lane {} under epoch {} had ended",
+        lane(new),
+        new.epoch,
+        duration(holder.to() - next.from),
+        lane(old),
+        old.epoch
+    );
+    let mut lines = vec![holder.line, next.line];
+    lines.extend(holder.ended_line);
+    (text, lines, About { lane: Some(new.clone()), ..About::default() })
+}
+
+fn publishes_under_a_grant(case: &Case, found: &mut Found) {
+    let facts = &case.facts;
+    let mut owned: HashMap<(ReplicaNo, u32), Vec<&Ownership>> = HashMap::new();
+    for ownership in &case.ownerships {
+        owned.entry((ownership.replica, ownership.grant)).or_default().push(ownership);
+    }
+    for publish in &facts.publishes {
+        found.counts.batches += 1;
+        found.counts.published += u64::from(publish.len);
+        let of_it = owned.get(&(publish.replica, publish.grant)).map_or(&[][..], Vec::as_slice);
+        if of_it.iter().any(|ownership| holds(ownership, publish)) {
+            continue;
+        }
+        found.violation(facts, Check::Exclusive, || {
+            let grant = at(&facts.grants, publish.grant);
+            let replica = at(&facts.replicas, publish.replica).map_or("", |replica| &replica.name);
+            let mut lines = lines_of_call(publish);
+            let what = match of_it.last() {
+                Some(ownership) => {
+                    lines.push(ownership.line);
+                    lines.extend(ownership.ended_line);
+                    "no longer holds"
+                }
+                None => "never took",
+            };
+            let name = grant.map_or_else(String::new, lane);
+            let text = format!("Replica {replica} published batch {} of lane {name}, which it {what}", publish.batch);
+            (text, lines, About { lane: grant.cloned(), ..About::default() })
+        });
+    }
+}
+
+/// Whether a publish was begun within an ownership, leases aside: those have a check of their own.
+fn holds(ownership: &Ownership, publish: &Publish) -> bool {
+    let harmless = matches!(publish.answer, Answer::Refused(_) | Answer::Cut | Answer::None);
+    let stopped = ownership.stopped.saturating_add(if ownership.released || !harmless { 0 } else { HEARD_WITHIN });
+    ownership.from <= publish.t && publish.t <= stopped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Event, Grant};
+    use crate::story::{SECOND, Story, grant};
+
+    fn found(story: &Story) -> Found {
+        let mut found = Found::default();
+        check(&Case::new(story.facts()), &mut found);
+        found
+    }
+
+    fn two() -> Story {
+        Story::run(false).joined(1, "r1", 5 * SECOND).joined(2, "r2", 60 * SECOND)
+    }
+
+    fn one(lane: u32, of: u32, epoch: i64) -> [Grant; 1] {
+        [grant(lane, of, epoch)]
+    }
+
+    #[test]
+    fn a_lane_is_taken_after_it_was_given_back_or_its_lease_ended() {
+        let story = || two().claimed(10, "r1", &one(0, 2, 1));
+        let after_lease = found(&story().claimed(5 * SECOND, "r2", &one(0, 2, 2)));
+        assert_eq!(after_lease.of(Check::Exclusive), 0);
+        let within = found(&story().claimed(5 * SECOND - 1, "r2", &one(0, 2, 2)));
+        assert_eq!(within.of(Check::Exclusive), 1);
+        assert_eq!(within.listed[0].lines, [1, 3, 4]);
+        let given_back = story().released(20, "r1", &one(0, 2, 1)).claimed(21, "r2", &one(0, 2, 2));
+        assert_eq!(found(&given_back).of(Check::Exclusive), 0);
+        let left = story().left(20, "r1").claimed(21, "r2", &one(0, 2, 2));
+        assert_eq!(found(&left).of(Check::Exclusive), 0);
+        let other_lane = found(&story().claimed(11, "r2", &one(1, 2, 1)));
+        assert_eq!(other_lane.of(Check::Exclusive), 0);
+    }
+
+    #[test]
+    fn a_renewed_lease_keeps_the_lane() {
+        let story = two().claimed(10, "r1", &one(0, 2, 1)).renewed(3 * SECOND, "r1", 8 * SECOND);
+        assert_eq!(found(&story.claimed(6 * SECOND, "r2", &one(0, 2, 2))).of(Check::Exclusive), 1);
+    }
+
+    #[test]
+    fn halves_do_not_overlap_with_the_whole() {
+        let story = || two().claimed(10, "r1", &one(1, 2, 1));
+        assert_eq!(found(&story().claimed(20, "r2", &one(3, 4, 2))).of(Check::Exclusive), 1);
+        let split = story().released(15, "r1", &one(1, 2, 1)).claimed(20, "r2", &[grant(3, 4, 2), grant(1, 4, 2)]);
+        let split = found(&split);
+        assert_eq!((split.of(Check::Exclusive), split.counts.split_lanes), (0, 1));
+    }
+
+    #[test]
+    fn an_epoch_has_one_owner_on_a_timeline() {
+        let story = || two().claimed(10, "r1", &one(0, 1, 1)).dropped(20, "r1", &one(0, 1, 1));
+        assert_eq!(found(&story().claimed(30, "r2", &one(0, 1, 1))).of(Check::Exclusive), 1);
+        assert_eq!(found(&story().on(2).claimed(30, "r2", &one(0, 1, 1))).of(Check::Exclusive), 0);
+    }
+
+    #[test]
+    fn a_raised_epoch_stays_with_its_owner() {
+        let [from, to] = [grant(0, 1, 1), grant(0, 1, 5)];
+        let raised = Event::Raised { replica: "r1".into(), sent: 20, timeline: 1, from: from.clone(), to: to.clone() };
+        let story = two().claimed(10, "r1", &[from]).at(21, raised).published(30, "r1", &to, 1, &["a"], "d").claimed(
+            40,
+            "r2",
+            &one(0, 1, 6),
+        );
+        let found = found(&story);
+        assert_eq!(found.of(Check::Exclusive), 1);
+        assert!(found.listed[0].text.contains("under epoch 5 had ended"));
+    }
+
+    #[test]
+    fn nothing_is_published_without_the_lane() {
+        let g = grant(0, 1, 1);
+        let held = || two().claimed(10, "r1", std::slice::from_ref(&g));
+        assert_eq!(found(&held().published(20, "r1", &g, 1, &["a"], "d")).of(Check::Exclusive), 0);
+        assert_eq!(found(&held().published(20, "r2", &g, 1, &["a"], "d")).of(Check::Exclusive), 1);
+        let released = held().released(20, "r1", std::slice::from_ref(&g));
+        assert_eq!(found(&released.published(21, "r1", &g, 1, &["a"], "cut")).of(Check::Exclusive), 1);
+        for (answer, expected) in [("cut", 0), ("d", 1)] {
+            let dropped = held().dropped(20, "r1", std::slice::from_ref(&g));
+            assert_eq!(found(&dropped.published(21, "r1", &g, 1, &["a"], answer)).of(Check::Exclusive), expected);
+        }
+    }
+
+    #[test]
+    fn take_overs_are_measured() {
+        let story = two().claimed(10, "r1", &one(0, 1, 1)).claimed(6 * SECOND, "r2", &one(0, 1, 2)).published(
+            7 * SECOND,
+            "r2",
+            &grant(0, 1, 2),
+            1,
+            &["a"],
+            "d",
+        );
+        let counts = found(&story).counts;
+        assert_eq!((counts.longest_unowned_ms, counts.longest_take_over_ms), (1_000, 2_000));
+    }
+}

@@ -1,0 +1,252 @@
+//! Which acknowledgement covers which publish.
+//!
+//! The number of a batch is not enough to go by: a lane's next owner reads anew and cuts other batches under the same
+//! numbers. So each lane's publishes are followed as a pile. A publish under a number takes down all that lies at that number
+//! or above it, unless it is the rest of the same batch; a position covers what lies on the pile when it was sent, up to its
+//! number. What was taken down is never covered: its messages come again, on a new pile.
+//!
+//! After a fail-over a lane's numbers may jump ahead, where the sink had more than the new primary knows. What was published
+//! before, or within a lease after it (a replica may not know of it yet), is not covered by positions of the new timeline.
+
+use std::collections::HashMap;
+
+use crate::facts::{Ack, Answer, Facts, FailOver, Line, Publish, PublishNo, at};
+use crate::history::Nanos;
+
+/// What covers a publish.
+#[derive(Debug, Clone, Copy)]
+pub struct Cover {
+    /// When it was known to be confirmed.
+    pub t: Nanos,
+    /// On which timeline.
+    pub timeline: u32,
+    /// Where this is told.
+    pub line: Line,
+}
+
+/// What became of each publish.
+#[derive(Debug, Default)]
+pub struct Coverage {
+    /// The first position that certainly covers it.
+    covers: Vec<Option<Cover>>,
+    /// When it no longer counted as in flight: a position passed its number, or its number was used again.
+    let_go: Vec<Nanos>,
+    /// Of each lane, its publishes in order of time.
+    lanes: Vec<Vec<PublishNo>>,
+}
+
+/// Whether the sink may have taken something of it.
+#[must_use]
+pub fn may_have_arrived(publish: &Publish) -> bool {
+    !matches!(publish.answer, Answer::Refused(_))
+}
+
+/// A lane's publishes and positions.
+type OfLane<'a> = (Vec<PublishNo>, Vec<&'a Ack>);
+
+impl Coverage {
+    /// Works it out for all publishes.
+    #[must_use]
+    pub fn new(facts: &Facts) -> Self {
+        let mut coverage = Self {
+            covers: vec![None; facts.publishes.len()],
+            let_go: vec![Nanos::MAX; facts.publishes.len()],
+            lanes: Vec::new(),
+        };
+        let mut lanes: HashMap<(&str, u32, u32), OfLane<'_>> = HashMap::new();
+        let lane = |grant| at(&facts.grants, grant).map_or(("", 0, 0), |g| (g.relay.as_str(), g.lane, g.of));
+        for (number, publish) in (0..).zip(&facts.publishes) {
+            if may_have_arrived(publish) {
+                lanes.entry(lane(publish.grant)).or_default().0.push(number);
+            }
+        }
+        for ack in &facts.acks {
+            lanes.entry(lane(ack.grant)).or_default().1.push(ack);
+        }
+        let mut lanes: Vec<_> = lanes.into_iter().collect();
+        lanes.sort_by_key(|(lane, _)| *lane);
+        for (_, (mut publishes, mut acks)) in lanes {
+            publishes.sort_by_key(|number| at(&facts.publishes, *number).map(|publish| (publish.t, publish.line)));
+            acks.sort_by_key(|ack| (ack.sent, ack.line));
+            coverage.follow(facts, &publishes, &acks);
+            coverage.lanes.push(publishes);
+        }
+        coverage
+    }
+
+    fn follow(&mut self, facts: &Facts, publishes: &[PublishNo], acks: &[&Ack]) {
+        let mut pile: Vec<PublishNo> = Vec::new();
+        let mut acks = acks.iter().peekable();
+        for number in publishes {
+            let Some(publish) = at(&facts.publishes, *number) else { continue };
+            while let Some(ack) = acks.next_if(|ack| ack.sent <= publish.t) {
+                self.cover(facts, &mut pile, ack);
+            }
+            while let Some(top) = pile.last().and_then(|top| Some((*top, at(&facts.publishes, *top)?))) {
+                if top.1.batch < publish.batch || is_rest_of(facts, publish, top.1) {
+                    break;
+                }
+                self.let_go_at(top.0, publish.t);
+                pile.pop();
+            }
+            pile.push(*number);
+        }
+        acks.for_each(|ack| self.cover(facts, &mut pile, ack));
+    }
+
+    fn cover(&mut self, facts: &Facts, pile: &mut Vec<PublishNo>, ack: &Ack) {
+        let up_to = pile.partition_point(|number| at(&facts.publishes, *number).is_some_and(|p| p.batch <= ack.batch));
+        let from = certain_from(facts, ack.timeline);
+        for number in pile.drain(..up_to) {
+            self.let_go_at(number, ack.t);
+            let certain = at(&facts.publishes, number).is_some_and(|publish| publish.t >= from);
+            if let (true, Some(cover)) = (certain, self.covers.get_mut(number as usize)) {
+                *cover = Some(Cover { t: ack.t, timeline: ack.timeline, line: ack.line });
+            }
+        }
+    }
+
+    fn let_go_at(&mut self, number: PublishNo, t: Nanos) {
+        if let Some(let_go) = self.let_go.get_mut(number as usize) {
+            *let_go = t;
+        }
+    }
+
+    /// The position that covers a publish.
+    #[must_use]
+    pub fn of(&self, publish: PublishNo) -> Option<Cover> {
+        at(&self.covers, publish).copied().flatten()
+    }
+
+    /// The position that covers a publish at this moment: confirmed, and not made worthless by an asynchronous fail-over.
+    #[must_use]
+    pub fn holds_at(&self, fail_overs: &[FailOver], publish: PublishNo, t: Nanos) -> Option<Cover> {
+        let lost =
+            |cover: &Cover| fail_overs.iter().any(|f| !f.synchronous && f.timeline > cover.timeline && f.from <= t);
+        self.of(publish).filter(|cover| cover.t < t && !lost(cover))
+    }
+
+    /// When a publish no longer counted as in flight.
+    #[must_use]
+    pub fn let_go(&self, publish: PublishNo) -> Nanos {
+        at(&self.let_go, publish).copied().unwrap_or(Nanos::MAX)
+    }
+
+    /// The publishes of each lane that may have taken effect, in order of time.
+    #[must_use]
+    pub fn lanes(&self) -> &[Vec<PublishNo>] {
+        &self.lanes
+    }
+}
+
+/// From when on publishes are certainly of this timeline: a lease after the server answered on it.
+fn certain_from(facts: &Facts, timeline: u32) -> Nanos {
+    let lease = facts.run().map_or(0, |run| run.ttl_ms.saturating_mul(1_000_000));
+    let began = facts.fail_overs.iter().filter(|fail_over| fail_over.timeline <= timeline).map(|fail_over| fail_over.t);
+    began.max().map_or(0, |t| t.saturating_add(lease))
+}
+
+/// Whether a publish is what an earlier attempt left of the same batch, or the same batch again.
+fn is_rest_of(facts: &Facts, publish: &Publish, before: &Publish) -> bool {
+    if (publish.batch, publish.replica, publish.grant) != (before.batch, before.replica, before.grant) {
+        return false;
+    }
+    let letters = facts.letters_of(before);
+    let left = facts.ids_of(before).iter().zip(letters).filter(|(_, letter)| !matches!(letter, b'd' | b'r'));
+    left.map(|(id, _)| id).eq(facts.ids_of(publish))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::story::{Story, grant};
+
+    fn covered(facts: &Facts) -> Vec<Option<Nanos>> {
+        let coverage = Coverage::new(facts);
+        (0..crate::facts::next(&facts.publishes)).map(|number| coverage.of(number).map(|cover| cover.t)).collect()
+    }
+
+    #[test]
+    fn a_position_covers_what_was_published_before_it() {
+        let g = grant(0, 1, 1);
+        let facts = Story::default()
+            .published(10, "r1", &g, 1, &["a"], "d")
+            .published(20, "r1", &g, 2, &["b"], "d")
+            .acknowledged(30, "r1", &g, 1)
+            .published(40, "r1", &g, 3, &["c"], "d")
+            .facts();
+        assert_eq!(covered(&facts), [Some(30), None, None]);
+    }
+
+    #[test]
+    fn the_rest_of_a_batch_belongs_to_it() {
+        let g = grant(0, 1, 1);
+        let facts = Story::default()
+            .published(10, "r1", &g, 1, &["a", "b", "c"], "d-t")
+            .published(20, "r1", &g, 1, &["b", "c"], "dd")
+            .acknowledged(30, "r1", &g, 1)
+            .facts();
+        assert_eq!(covered(&facts), [Some(30), Some(30)]);
+    }
+
+    /// The next owner cuts other batches under the same numbers: its first position does not cover `c`.
+    #[test]
+    fn a_number_that_is_used_again_covers_nothing_of_before() {
+        let (old, new) = (grant(0, 1, 1), grant(0, 1, 2));
+        let facts = Story::default()
+            .published(10, "r1", &old, 6, &["a", "b", "c"], "ddd")
+            .published(20, "r1", &old, 7, &["d"], "")
+            .published(50, "r2", &new, 6, &["a", "b"], "dd")
+            .acknowledged(60, "r2", &new, 6)
+            .published(70, "r2", &new, 7, &["c", "d"], "dd")
+            .acknowledged(80, "r2", &new, 7)
+            .facts();
+        assert_eq!(covered(&facts), [None, None, Some(60), Some(80)]);
+    }
+
+    #[test]
+    fn a_lane_that_is_read_anew_under_one_grant_is_no_rest() {
+        let g = grant(0, 1, 1);
+        let facts = Story::default()
+            .published(10, "r1", &g, 6, &["a", "b", "c"], "ambiguous")
+            .published(20, "r1", &g, 6, &["a", "b"], "dd")
+            .acknowledged(30, "r1", &g, 6)
+            .facts();
+        assert_eq!(covered(&facts), [None, Some(30)]);
+    }
+
+    #[test]
+    fn a_settled_batch_of_the_owner_before_is_covered() {
+        let (old, new) = (grant(0, 1, 1), grant(0, 1, 2));
+        let facts =
+            Story::default().published(10, "r1", &old, 6, &["a"], "ambiguous").acknowledged(30, "r2", &new, 6).facts();
+        assert_eq!(covered(&facts), [Some(30)]);
+    }
+
+    #[test]
+    fn positions_of_a_new_timeline_say_nothing_of_what_was_published_before() {
+        let g = grant(0, 1, 1);
+        let facts = Story::default()
+            .published(10, "r1", &g, 6, &["a"], "d")
+            .failed_over(20, 30, 2, true)
+            .on(2)
+            .acknowledged(40, "r1", &g, 9)
+            .facts();
+        assert_eq!(covered(&facts), [None]);
+    }
+
+    #[test]
+    fn an_asynchronous_fail_over_makes_older_positions_worthless() {
+        let g = grant(0, 1, 1);
+        for (synchronous, holds) in [(true, true), (false, false)] {
+            let facts = Story::default()
+                .published(10, "r1", &g, 6, &["a"], "d")
+                .acknowledged(15, "r1", &g, 6)
+                .failed_over(20, 30, 2, synchronous)
+                .facts();
+            let coverage = Coverage::new(&facts);
+            assert!(coverage.holds_at(&facts.fail_overs, 0, 19).is_some());
+            assert_eq!(coverage.holds_at(&facts.fail_overs, 0, 25).is_some(), holds);
+        }
+    }
+}

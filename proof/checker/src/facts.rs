@@ -1,0 +1,408 @@
+//! A whole history in memory, in compact tables: ten million messages and what became of them.
+//!
+//! Nothing is judged here. Messages, transactions, replicas, grants and places are numbers, which are indexes of the tables;
+//! a [`Line`] is the number of a line over all files, by which a record can be shown again.
+
+use std::collections::HashMap;
+
+use crate::history::{Grant, Nanos, Phase, Run};
+use crate::ids::Ids;
+
+/// A line, counted over all files.
+pub type Line = u32;
+/// An index of [`Facts::ids`].
+pub type MessageNo = u32;
+/// An index of [`Facts::transactions`].
+pub type TransactionNo = u32;
+/// An index of [`Facts::replicas`].
+pub type ReplicaNo = u32;
+/// An index of [`Facts::grants`].
+pub type GrantNo = u32;
+/// An index of [`Facts::publishes`].
+pub type PublishNo = u32;
+
+/// All that was told.
+#[derive(Debug, Default)]
+pub struct Facts {
+    /// How the run was set up; more than one is a mistake.
+    pub runs: Vec<(Line, Run)>,
+    /// Messages.
+    pub ids: Ids,
+    /// Inserts of messages, in the order of lines.
+    pub writes: Vec<Write>,
+    /// What savepoints took back.
+    pub took_back: Vec<TookBack>,
+    /// Transactions of the writers.
+    pub transactions: Vec<Transaction>,
+    pub(crate) transaction_numbers: HashMap<u64, TransactionNo>,
+    /// Replicas, by their identities.
+    pub replicas: Vec<Replica>,
+    pub(crate) replica_numbers: HashMap<String, ReplicaNo>,
+    /// Grants.
+    pub grants: Vec<Grant>,
+    pub(crate) grant_numbers: HashMap<Grant, GrantNo>,
+    /// Lanes taken, and epochs raised.
+    pub claims: Vec<Claim>,
+    /// Lanes given back or stopped.
+    pub endings: Vec<Ending>,
+    /// Batches handed to the sink.
+    pub publishes: Vec<Publish>,
+    /// The ids of all publishes, one after the other.
+    pub published: Vec<MessageNo>,
+    /// The letter of each of them; 0 where there is none.
+    pub letters: Vec<u8>,
+    pub(crate) last_publish: HashMap<(ReplicaNo, GrantNo), PublishNo>,
+    /// Positions that were confirmed.
+    pub acks: Vec<Ack>,
+    /// Segments that were emptied.
+    pub emptied: Vec<Emptied>,
+    /// Faults, by their numbers.
+    pub faults: Vec<Fault>,
+    /// Fail-overs of the database.
+    pub fail_overs: Vec<FailOver>,
+    /// What arrived.
+    pub arrivals: Vec<Arrival>,
+    /// The ids of all arrivals, one after the other.
+    pub arrived: Vec<MessageNo>,
+    /// Files or tables of the sink.
+    pub places: Vec<String>,
+    /// What processes hold.
+    pub samples: Vec<Sample>,
+    /// The last fault is over.
+    pub calm: Option<(Nanos, Line)>,
+    /// Nothing is left.
+    pub drained: Option<(Nanos, Line)>,
+    /// All is told.
+    pub end: Option<(Nanos, Line)>,
+    /// Answers to no publish.
+    pub stray_answers: Vec<Line>,
+    /// When each line was written.
+    pub times: Vec<Nanos>,
+    /// Lines that were torn by a kill.
+    pub torn: u64,
+    /// Lines that cannot be read, and why.
+    pub unreadable: Vec<(Line, String)>,
+}
+
+/// One insert of a message.
+#[derive(Debug, Clone, Copy)]
+pub struct Write {
+    /// The message.
+    pub message: MessageNo,
+    /// Its transaction.
+    pub transaction: TransactionNo,
+    /// Its key.
+    pub key: Option<u32>,
+    /// Which of its key's messages it is.
+    pub n: u64,
+    /// Where this is told.
+    pub line: Line,
+}
+
+/// A savepoint took a message back.
+#[derive(Debug, Clone, Copy)]
+pub struct TookBack {
+    /// The transaction.
+    pub transaction: TransactionNo,
+    /// The message.
+    pub message: MessageNo,
+    /// Where this is told.
+    pub line: Line,
+}
+
+/// A transaction.
+#[derive(Debug, Clone, Copy)]
+pub struct Transaction {
+    /// Its number in the history.
+    pub number: u64,
+    /// When it first wrote.
+    pub wrote: Option<Nanos>,
+    /// The server confirmed its commit: sent at, told where.
+    pub committed: Option<(Nanos, Line)>,
+    /// The database knows it at the end: told where.
+    pub ledger: Option<Line>,
+}
+
+/// One identity of a replica.
+#[derive(Debug, Default)]
+pub struct Replica {
+    /// The name of its process.
+    pub name: String,
+    /// The process.
+    pub pid: Option<u32>,
+    /// How its lease was prolonged, in the order of lines.
+    pub leases: Vec<Lease>,
+    /// It left.
+    pub left: Option<(Nanos, Line)>,
+}
+
+/// A lease was told to run until some moment.
+#[derive(Debug, Clone, Copy)]
+pub struct Lease {
+    /// Told when.
+    pub t: Nanos,
+    /// Until when.
+    pub until: Nanos,
+    /// Where this is told.
+    pub line: Line,
+}
+
+/// A lane taken, or its epoch raised.
+#[derive(Debug, Clone, Copy)]
+pub struct Claim {
+    /// By whom.
+    pub replica: ReplicaNo,
+    /// What.
+    pub grant: GrantNo,
+    /// When the statement was sent.
+    pub sent: Nanos,
+    /// On which timeline.
+    pub timeline: u32,
+    /// Where this is told.
+    pub line: Line,
+}
+
+/// A lane given back or stopped.
+#[derive(Debug, Clone, Copy)]
+pub struct Ending {
+    /// By whom.
+    pub replica: ReplicaNo,
+    /// What.
+    pub grant: GrantNo,
+    /// When.
+    pub t: Nanos,
+    /// In good order.
+    pub released: bool,
+    /// Where this is told.
+    pub line: Line,
+}
+
+/// How a call of the sink ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Nobody told.
+    None,
+    /// A letter for each message.
+    Letters,
+    /// The sink was down.
+    Down,
+    /// Nothing was taken, for certain: fenced, moved, or the lease was over before anything was sent.
+    Refused(Refusal),
+    /// It is not known what was taken.
+    Ambiguous,
+    /// Dropped with the lease, or with the lane.
+    Cut,
+}
+
+/// Why nothing was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The sink knows a higher epoch.
+    Fenced,
+    /// The sink holds another position than was thought.
+    Moved,
+    /// The clock was compared with the lease, and it was over.
+    LeaseOver,
+}
+
+/// A batch handed to the sink.
+#[derive(Debug, Clone, Copy)]
+pub struct Publish {
+    /// By whom.
+    pub replica: ReplicaNo,
+    /// Under which grant.
+    pub grant: GrantNo,
+    /// The lane's batch.
+    pub batch: i64,
+    /// When it began.
+    pub t: Nanos,
+    /// Where this is told.
+    pub line: Line,
+    /// Where its ids begin in [`Facts::published`].
+    pub start: usize,
+    /// How many there are.
+    pub len: u32,
+    /// How it ended.
+    pub answer: Answer,
+    /// When it ended, and where that is told.
+    pub answered: Option<(Nanos, Line)>,
+}
+
+/// A position of a lane that was confirmed.
+#[derive(Debug, Clone, Copy)]
+pub struct Ack {
+    /// Under which grant.
+    pub grant: GrantNo,
+    /// When it was sent.
+    pub sent: Nanos,
+    /// When it was known to be confirmed.
+    pub t: Nanos,
+    /// On which timeline.
+    pub timeline: u32,
+    /// The lane's last batch that is covered.
+    pub batch: i64,
+    /// The greatest transaction id that its snapshot knows of.
+    pub consumed: u64,
+    /// Where this is told.
+    pub line: Line,
+}
+
+/// A segment was emptied.
+#[derive(Debug, Clone, Copy)]
+pub struct Emptied {
+    /// Which.
+    pub segment: u32,
+    /// When.
+    pub t: Nanos,
+    /// Where this is told.
+    pub line: Line,
+}
+
+/// A fault from its beginning to its end.
+#[derive(Debug, Clone)]
+pub struct Fault {
+    /// Its number.
+    pub number: u32,
+    /// What was done.
+    pub kind: String,
+    /// To whom.
+    pub target: String,
+    /// To which process.
+    pub pid: Option<u32>,
+    /// When it began; of one whose beginning is not told, when it ended.
+    pub from: Nanos,
+    /// When it ended, if it did.
+    pub to: Option<Nanos>,
+    /// Where its beginning is told.
+    pub line: Line,
+}
+
+impl Fault {
+    pub(crate) fn phase(&mut self, phase: Phase, t: Nanos, pid: Option<u32>) {
+        self.pid = self.pid.or(pid);
+        match phase {
+            Phase::Begin => self.from = t,
+            Phase::End => self.to = Some(t),
+        }
+    }
+}
+
+/// A fail-over of the database.
+#[derive(Debug, Clone, Copy)]
+pub struct FailOver {
+    /// When it was stopped.
+    pub from: Nanos,
+    /// When it answered again.
+    pub t: Nanos,
+    /// As what.
+    pub timeline: u32,
+    /// Whether commits were waiting for the standby: then none that was confirmed is lost.
+    pub synchronous: bool,
+    /// Where this is told.
+    pub line: Line,
+}
+
+/// What arrived at one place.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival {
+    /// An index of [`Facts::places`].
+    pub place: u16,
+    /// Where its ids begin in [`Facts::arrived`].
+    pub start: usize,
+    /// How many there are.
+    pub len: u32,
+    /// Where this is told.
+    pub line: Line,
+}
+
+/// What a process or the server holds.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    /// Whose.
+    pub name: String,
+    /// The process.
+    pub pid: Option<u32>,
+    /// When.
+    pub t: Nanos,
+    /// Memory.
+    pub resident_kib: Option<u64>,
+    /// Open files.
+    pub files: Option<u64>,
+    /// Connections.
+    pub connections: Option<u64>,
+    /// Where this is told.
+    pub line: Line,
+}
+
+/// The entry of a table; a number that was never given out is a mistake of this crate, and has none.
+pub fn at<T>(table: &[T], number: u32) -> Option<&T> {
+    table.get(number as usize)
+}
+
+/// A count as a number. The reader stops before there are as many as cannot be numbered.
+pub(crate) fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// The number of a table's next entry.
+pub(crate) fn next<T>(table: &[T]) -> u32 {
+    number(table.len())
+}
+
+impl Facts {
+    /// The ids of a publish.
+    #[must_use]
+    pub fn ids_of(&self, publish: &Publish) -> &[MessageNo] {
+        self.published.get(publish.start..publish.start + publish.len as usize).unwrap_or_default()
+    }
+
+    /// The letters of a publish; 0 where there is none.
+    #[must_use]
+    pub fn letters_of(&self, publish: &Publish) -> &[u8] {
+        self.letters.get(publish.start..publish.start + publish.len as usize).unwrap_or_default()
+    }
+
+    /// The ids of an arrival.
+    #[must_use]
+    pub fn ids_in(&self, arrival: &Arrival) -> &[MessageNo] {
+        self.arrived.get(arrival.start..arrival.start + arrival.len as usize).unwrap_or_default()
+    }
+
+    /// When a line was written.
+    #[must_use]
+    pub fn time(&self, line: Line) -> Nanos {
+        at(&self.times, line).copied().unwrap_or_default()
+    }
+
+    /// How the run was set up.
+    #[must_use]
+    pub fn run(&self) -> Option<&Run> {
+        self.runs.first().map(|(_, run)| run)
+    }
+
+    /// Where the fault that stopped this process with a signal within this time is told.
+    #[must_use]
+    pub fn stopped_between(&self, replica: ReplicaNo, from: Nanos, to: Nanos) -> Option<Line> {
+        self.fault_between(replica, from, to, &["stop", "freeze"])
+    }
+
+    /// Where the fault that killed this process within this time is told.
+    #[must_use]
+    pub fn killed_between(&self, replica: ReplicaNo, from: Nanos, to: Nanos) -> Option<Line> {
+        self.fault_between(replica, from, to, &["kill"])
+    }
+
+    fn fault_between(&self, replica: ReplicaNo, from: Nanos, to: Nanos, kinds: &[&str]) -> Option<Line> {
+        let replica = at(&self.replicas, replica)?;
+        let hits = |fault: &&Fault| {
+            kinds.iter().any(|kind| fault.kind.starts_with(kind))
+                && match (fault.pid, replica.pid) {
+                    (Some(hit), Some(pid)) => hit == pid,
+                    _ => fault.target == replica.name,
+                }
+                && fault.from <= to
+                && fault.to.unwrap_or(Nanos::MAX) >= from
+        };
+        self.faults.iter().find(hits).map(|fault| fault.line)
+    }
+}
