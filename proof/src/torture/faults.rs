@@ -1,0 +1,284 @@
+//! The faults: what there is, what stands in whose way, and who draws them.
+//!
+//! Each is a small unit that begins, lasts and ends by itself. Several are under way at once where they do not touch the same
+//! thing. What is drawn depends on the seed alone: kind, target, and the fault's own stream of random numbers.
+
+mod network;
+mod replicas;
+mod server;
+mod sink;
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::log::Fault;
+use super::plan::{SinkKind, millis};
+use super::stage::Stage;
+use crate::Error;
+
+/// One kind of fault.
+pub(super) struct Unit {
+    pub(super) name: &'static str,
+    /// One line for a person.
+    pub(super) about: &'static str,
+    /// How often it is drawn, among all.
+    weight: u32,
+    /// What it needs for itself.
+    needs: &'static [Thing],
+}
+
+/// A kind of fault.
+pub(super) type Kind = &'static Unit;
+
+impl std::fmt::Debug for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// What one fault has for itself while it lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Thing {
+    /// The process of the target.
+    Process,
+    /// All processes.
+    Fleet,
+    /// The way of the target to the outbox.
+    Way,
+    /// The way of the target to the sink.
+    SinkWay,
+    /// The sink itself.
+    Sink,
+    /// The primary.
+    Server,
+    /// Its backends.
+    Backends,
+    /// A replica's clock.
+    Clock,
+    ServerClock,
+    Snapshot,
+    Lanes,
+}
+
+const fn unit(name: &'static str, about: &'static str, weight: u32, needs: &'static [Thing]) -> Unit {
+    Unit { name, about, weight, needs }
+}
+
+/// All of them. (Fail points, `point_stop` and `point_kill`, come with the replicas' processes.)
+pub(super) const UNITS: &[Unit] = {
+    use Thing::{Backends, Clock, Fleet, Lanes, Process, Server, ServerClock, Sink, SinkWay, Snapshot, Way};
+    &[
+        unit("kill", "SIGKILL to a replica", 10, &[Process]),
+        unit("stop_short", "SIGSTOP to a replica for less than its lease", 9, &[Process]),
+        unit("stop_long", "SIGSTOP to a replica for more than its lease", 8, &[Process]),
+        unit("clean_stop", "SIGTERM to a replica, which gives back its lanes", 6, &[Process]),
+        unit("reconfigure", "a replica gets a changed configuration and SIGHUP", 3, &[Process]),
+        unit(
+            "rolling_restart",
+            "all replicas are replaced one after the other, with changed configurations",
+            1,
+            &[Fleet],
+        ),
+        unit("replica_clock", "a replica's wall clock jumps, and back", 4, &[Clock]),
+        unit("cut", "a replica's connections to the outbox are reset", 8, &[Way]),
+        unit("stall", "what a replica and the outbox tell each other waits, one way", 6, &[Way]),
+        unit("black_hole", "what a replica and the outbox tell each other is swallowed, without an end", 6, &[Way]),
+        unit("refuse", "a replica's connections to the outbox are closed and refused", 4, &[Way]),
+        unit("terminate", "backends of the relay, or of everybody, are killed", 5, &[Backends]),
+        unit("cancel", "statements of the relay, or of everybody, are cancelled", 6, &[Backends]),
+        unit("restart_fast", "the server is stopped in order and started again", 2, &[Server, Backends]),
+        unit("restart_immediate", "the server crashes and is started again", 3, &[Server, Backends]),
+        unit("fail_over_sync", "the primary crashes; its synchronous standby takes its place", 1, &[Server, Backends]),
+        unit(
+            "fail_over_async",
+            "the primary crashes; a standby that lacks commits takes its place",
+            1,
+            &[Server, Backends],
+        ),
+        unit("slots", "all connection slots are taken by others", 2, &[Server, Backends]),
+        unit("disk_full", "nothing more fits on the server's volume", 2, &[Server, Backends]),
+        unit("server_clock", "the server's wall clock jumps, and back", 2, &[ServerClock]),
+        unit("snapshot", "a snapshot is held for long", 2, &[Snapshot]),
+        unit("split", "the relay's lanes are doubled", 1, &[Lanes]),
+        unit("sink_outage", "the sink is down", 3, &[Sink]),
+        unit("sink_slow", "the sink is slow", 3, &[Sink]),
+        unit("sink_fails", "the sink takes messages, and its answers are errors or get lost", 5, &[Sink]),
+        unit("sink_cut", "a replica's connections to the sink are reset, with answers on their way", 5, &[SinkWay]),
+        unit("sink_hangs", "the sink says nothing", 4, &[SinkWay]),
+    ]
+};
+
+/// At most so many fail-overs in a run, and doublings of the lanes.
+const FAIL_OVERS: u32 = 20;
+const SPLITS: u32 = 3;
+
+/// The kinds of these names; all if there are none.
+pub(super) fn chosen(names: &[String]) -> Result<Vec<Kind>, Error> {
+    if names.is_empty() {
+        return Ok(UNITS.iter().collect());
+    }
+    let find = |name: &String| {
+        let found = UNITS.iter().find(|unit| unit.name == name);
+        found.ok_or_else(|| Error::new(format!("there is no fault {name:?}: --list-faults shows those there are")))
+    };
+    names.iter().map(find).collect()
+}
+
+/// One line each.
+pub(super) fn list() -> String {
+    let line = |unit: &Unit| format!("{:<18} {}\n", unit.name, unit.about);
+    let points = "point_stop         a replica stops itself at a fail point, and is resumed\n\
+                  point_kill         a replica kills itself at a fail point\n";
+    UNITS.iter().map(line).collect::<String>() + points
+}
+
+/// One drawing of a kind.
+pub(super) struct Hit {
+    kind: Kind,
+    /// Whom it hits, where there is a choice.
+    target: usize,
+    pub(super) random: StdRng,
+}
+
+impl Hit {
+    fn begin(&self, stage: &Stage, target: &str, pid: Option<u32>) -> Fault {
+        stage.log.begin(self.kind.name, target, pid)
+    }
+
+    fn millis(&mut self, least: u64, most: u64) -> Duration {
+        millis(&mut self.random, least, most)
+    }
+
+    /// Less than a lease, or more, or much more.
+    fn about_a_lease(&mut self) -> Duration {
+        match self.random.random_range(0..10) {
+            0..4 => self.millis(50, 1_400),
+            4..8 => self.millis(1_800, 5_000),
+            _ => self.millis(5_000, 12_000),
+        }
+    }
+}
+
+/// Draws until it is told to stop, and returns when the last one is over.
+pub(super) async fn conduct(stage: Arc<Stage>, mut calm: watch::Receiver<bool>) {
+    let mut random = stage.plan.random("faults", 0);
+    let (busy, mut under_way) = (Arc::<Mutex<HashSet<(Thing, usize)>>>::default(), JoinSet::new());
+    let (mut fail_overs, mut splits) = (0, 0);
+    let total: u32 = stage.plan.kinds.iter().map(|kind| kind.weight).sum();
+    loop {
+        let gap = millis(&mut random, 300, 2_500);
+        if tokio::time::timeout(gap, calm.wait_for(|calm| *calm)).await.is_ok() {
+            break;
+        }
+        let mut at = random.random_range(0..total.max(1));
+        let target = random.random_range(0..stage.fleet.posts.len().max(1));
+        let own = StdRng::seed_from_u64(random.random());
+        let drawn = stage.plan.kinds.iter().find(|kind| at.checked_sub(kind.weight).map(|left| at = left).is_none());
+        let Some(kind) = drawn.copied() else { continue };
+        if impossible(kind, &stage).is_some() {
+            continue;
+        }
+        if kind.name.starts_with("fail_over") {
+            fail_overs += 1;
+        }
+        splits += u32::from(kind.name == "split");
+        let enough = (kind.name.starts_with("fail_over") && fail_overs > FAIL_OVERS)
+            || (kind.name == "split" && splits > SPLITS);
+        let Some(taken) = take(&busy, kind, target, stage.fleet.posts.len()).filter(|_| !enough) else {
+            stage.log.not_then(kind.name);
+            continue;
+        };
+        let stage = Arc::clone(&stage);
+        under_way.spawn(async move {
+            let mut hit = Hit { kind, target, random: own };
+            match carry_out(&stage, &mut hit).await {
+                Ok(true) => {}
+                Ok(false) => stage.log.not_then(kind.name),
+                Err(error) => stage.log.failed(kind.name, error.to_string()),
+            }
+            drop(taken);
+        });
+        while under_way.try_join_next().is_some() {}
+    }
+    while under_way.join_next().await.is_some() {}
+}
+
+type Busy = Arc<Mutex<HashSet<(Thing, usize)>>>;
+
+/// What a fault has for itself; free again when this is dropped.
+struct Taken(Busy, Vec<(Thing, usize)>);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let mut busy = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for thing in &self.1 {
+            busy.remove(thing);
+        }
+    }
+}
+
+fn take(busy: &Busy, kind: Kind, target: usize, replicas: usize) -> Option<Taken> {
+    let things: Vec<(Thing, usize)> = kind
+        .needs
+        .iter()
+        .flat_map(|thing| match thing {
+            Thing::Process | Thing::Way | Thing::SinkWay | Thing::Clock => vec![(*thing, target)],
+            Thing::Fleet => (0..replicas).map(|nth| (Thing::Process, nth)).collect(),
+            _ => vec![(*thing, 0)],
+        })
+        .collect();
+    let mut held = busy.lock().unwrap_or_else(PoisonError::into_inner);
+    if things.iter().any(|thing| held.contains(thing)) {
+        return None;
+    }
+    held.extend(&things);
+    Some(Taken(Arc::clone(busy), things))
+}
+
+/// Why a kind cannot be done here at all.
+pub(super) fn impossible(kind: Kind, stage: &Stage) -> Option<String> {
+    match kind.name {
+        "disk_full" => stage.cannot.disk.clone(),
+        "replica_clock" | "server_clock" => stage.cannot.clock.clone(),
+        name if name.starts_with("sink_") && stage.plan.sink == SinkKind::File => {
+            Some("a file has nobody at its other end".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// False: something else was in its way.
+async fn carry_out(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
+    match hit.kind.name {
+        "kill" => replicas::kill(stage, hit).await,
+        "stop_short" => replicas::stop(stage, hit, false).await,
+        "stop_long" => replicas::stop(stage, hit, true).await,
+        "clean_stop" => replicas::clean_stop(stage, hit).await,
+        "reconfigure" => replicas::reconfigure(stage, hit).await,
+        "rolling_restart" => replicas::rolling_restart(stage, hit).await,
+        "replica_clock" => replicas::clock(stage, hit).await,
+        "cut" | "stall" | "black_hole" | "refuse" => network::outbox(stage, hit).await,
+        "sink_cut" | "sink_hangs" => network::sink(stage, hit).await,
+        "terminate" => server::backends(stage, hit, "pg_terminate_backend").await,
+        "cancel" => server::backends(stage, hit, "pg_cancel_backend").await,
+        "restart_fast" => server::restart(stage, hit, false).await,
+        "restart_immediate" => server::restart(stage, hit, true).await,
+        "fail_over_sync" => server::fail_over(stage, hit, true).await,
+        "fail_over_async" => server::fail_over(stage, hit, false).await,
+        "slots" => server::slots(stage, hit).await,
+        "disk_full" => server::disk_full(stage, hit).await,
+        "server_clock" => server::clock(stage, hit).await,
+        "snapshot" => server::snapshot(stage, hit).await,
+        "split" => server::split(stage, hit).await,
+        "sink_outage" => sink::outage(stage, hit).await,
+        "sink_slow" => sink::slow(stage, hit).await,
+        "sink_fails" => sink::fails(stage, hit).await,
+        other => Err(Error::new(format!("nobody carries out {other}"))),
+    }
+}
