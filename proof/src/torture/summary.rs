@@ -38,7 +38,7 @@ pub(super) struct Summary {
     /// What must not be and does not show in the history.
     pub(super) findings: Vec<String>,
     /// What the checker says.
-    pub(super) verdict: serde_json::Value,
+    pub(super) verdict: Option<checker::Verdict>,
     /// Whether all is as promised.
     pub(super) flawless: bool,
 }
@@ -90,6 +90,10 @@ impl Summary {
         let _ = writeln!(text, "  {drained} {:.1} s after the last fault", self.drain_seconds);
         for finding in &self.findings {
             let _ = writeln!(text, "  found: {finding}");
+        }
+        if let Some(verdict) = &self.verdict {
+            text.push('\n');
+            text.push_str(&checker::table(verdict));
         }
         text
     }
