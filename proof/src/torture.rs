@@ -24,6 +24,7 @@ mod writers;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use checker::history::Event;
@@ -121,9 +122,13 @@ pub async fn run(args: Args) -> Result<ExitCode, Error> {
 async fn perform(plan: Plan) -> Result<Summary, Error> {
     let folder = plan.folder.clone();
     let stage = Arc::new(Stage::set(plan).await?);
-    let (pace, looking) = pace::start(stage.primary.clone(), stage.plan.behind);
+    let committed = Arc::<AtomicU64>::default();
+    let (pace, looking) = {
+        let (primary, destination) = (stage.primary.clone(), Arc::clone(&stage.destination));
+        pace::start(primary, destination, Arc::clone(&committed), stage.plan.behind)
+    };
     let book = Book::open(&folder, "writers")?;
-    let writers = Writers::start(&stage.plan, book, stage.primary.clone(), pace.clone());
+    let writers = Writers::start(&stage.plan, book, stage.primary.clone(), pace.clone(), committed);
     let faults = tokio::spawn(faults::conduct(Arc::clone(&stage), stage.told_of_calm()));
     let sampling = tokio::spawn(sampling::sample(Arc::clone(&stage)));
     let began = Instant::now();

@@ -129,20 +129,28 @@ impl Destination {
         }
     }
 
-    /// How many messages have arrived, repeats and rows of failed calls included.
-    pub(super) async fn arrived(&self) -> Result<u64, Error> {
+    /// How many messages have arrived, repeats and rows of failed calls included; `None` where nobody counts.
+    pub(super) async fn counted(&self) -> Result<Option<u64>, Error> {
         match self {
             Destination::Inbox { fixture, .. } => {
                 let admin = fixture.admin().await?;
                 let sql = "select coalesce(pg_sequence_last_value('app.inbox_seq_seq'), 0)";
                 let row = within(admin.query_one(sql, &[])).await?;
-                Ok(row.try_get::<_, i64>(0).unwrap_or_default().unsigned_abs())
+                Ok(Some(row.try_get::<_, i64>(0).unwrap_or_default().unsigned_abs()))
             }
-            Destination::Endpoint { endpoint, .. } => Ok(endpoint.count() as u64),
+            Destination::Endpoint { endpoint, .. } => Ok(Some(endpoint.count() as u64)),
+            Destination::Files { .. } => Ok(None),
+        }
+    }
+
+    /// A number that grows with what arrives.
+    pub(super) async fn fill(&self) -> Result<u64, Error> {
+        match self {
             Destination::Files { folder } => {
                 let files = files(folder)?;
                 Ok(files.iter().filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum())
             }
+            counted => Ok(counted.counted().await?.unwrap_or_default()),
         }
     }
 

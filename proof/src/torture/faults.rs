@@ -70,7 +70,7 @@ const fn unit(name: &'static str, about: &'static str, weight: u32, needs: &'sta
     Unit { name, about, weight, needs }
 }
 
-/// All of them. (Fail points, `point_stop` and `point_kill`, come with the replicas' processes.)
+/// All of them. (Fail points, `stop_at_point` and `kill_at_point`, come with the replicas' processes.)
 pub(super) const UNITS: &[Unit] = {
     use Thing::{Backends, Clock, Fleet, Lanes, Process, Server, ServerClock, Sink, SinkWay, Snapshot, Way};
     &[
@@ -133,8 +133,8 @@ pub(super) fn chosen(names: &[String]) -> Result<Vec<Kind>, Error> {
 /// One line each.
 pub(super) fn list() -> String {
     let line = |unit: &Unit| format!("{:<18} {}\n", unit.name, unit.about);
-    let points = "point_stop         a replica stops itself at a fail point, and is resumed\n\
-                  point_kill         a replica kills itself at a fail point\n";
+    let points = "stop_at_point      a replica stops itself at a fail point, and is resumed\n\
+                  kill_at_point      a replica kills itself at a fail point\n";
     UNITS.iter().map(line).collect::<String>() + points
 }
 

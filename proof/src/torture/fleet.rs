@@ -299,7 +299,7 @@ impl Post {
         let Some(status) = process.exit_status()? else { return Ok(()) };
         let pid = process.id();
         if killed(status) {
-            let fault = common.log.begin("point_kill", &self.name, Some(pid));
+            let fault = common.log.begin("kill_at_point", &self.name, Some(pid));
             state.ended_by = Some(fault);
         } else {
             let said = last_lines(process.stderr());
@@ -312,7 +312,7 @@ impl Post {
 
     /// The same process, if it is still there.
     async fn resume_after_a_while(&self, pid: u32, log: &Log) {
-        let fault = log.begin("point_stop", &self.name, Some(pid));
+        let fault = log.begin("stop_at_point", &self.name, Some(pid));
         let ttl = u64::try_from(TTL.as_millis()).unwrap_or_default();
         let asleep = {
             let random = &mut self.state.lock().await.random;

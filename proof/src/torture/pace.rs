@@ -1,12 +1,15 @@
 //! How much writers may write: as fast as they can until the relay is so far behind, then little until it has caught up, so that
 //! it is kept busy, and drains, in turns.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::destination::Destination;
 use super::primary::{Primary, within};
 use crate::Error;
 
@@ -36,11 +39,14 @@ pub(super) struct Progress {
     pub(super) passed: i64,
     /// The size of the outbox's database.
     pub(super) bytes: i64,
+    /// Messages that were committed and have not arrived, as far as that is known: those of a transaction that committed late
+    /// have small numbers, so that lanes may have passed what is far from delivered.
+    pub(super) missing: i64,
 }
 
 impl Progress {
     pub(super) fn behind(self) -> i64 {
-        self.last - self.passed
+        self.missing.max(self.last - self.passed)
     }
 }
 
@@ -82,15 +88,24 @@ impl Pace {
     }
 }
 
-/// Looks all the time, until it is dropped. `behind` is what stops the rush.
-pub(super) fn start(primary: Primary, behind: i64) -> (Pace, tokio::task::JoinHandle<()>) {
+/// Looks all the time, until it is aborted. `behind` is what stops the rush, and `committed` what writers count.
+pub(super) fn start(
+    primary: Primary,
+    destination: Arc<Destination>,
+    committed: Arc<AtomicU64>,
+    behind: i64,
+) -> (Pace, tokio::task::JoinHandle<()>) {
     let (giving, leave) = watch::channel(Leave::default());
     let looking = tokio::spawn(async move {
         let (mut rush, mut round) = (true, 0_u32);
         loop {
             round = round.wrapping_add(1);
             // While nobody answers, what was allowed before stays allowed: writers meet the same.
-            if let Ok(progress) = look(&primary).await {
+            if let Ok(mut progress) = look(&primary).await {
+                if let Ok(Some(arrived)) = destination.counted().await {
+                    let missing = committed.load(Ordering::Relaxed).saturating_sub(arrived);
+                    progress.missing = i64::try_from(missing).unwrap_or(i64::MAX);
+                }
                 let room = progress.bytes < MOST_BYTES;
                 rush = if rush { progress.behind() < behind && room } else { progress.behind() < CAUGHT_UP && room };
                 let low = progress.behind() < behind * FAR_TOO_FAR && progress.bytes < MOST_BYTES + MOST_BYTES / 4;
@@ -110,5 +125,5 @@ pub(super) async fn look(primary: &Primary) -> Result<Progress, Error> {
     let admin = primary.admin().await?;
     let row = within(admin.query_one(sql, &[])).await?;
     let number = |nth| row.try_get(nth).map_err(|cause| Error::because("reading how far the relay is", &cause));
-    Ok(Progress { last: number(0)?, passed: number(1)?, bytes: number(2)? })
+    Ok(Progress { last: number(0)?, passed: number(1)?, bytes: number(2)?, missing: 0 })
 }

@@ -103,7 +103,7 @@ impl Stage {
             if row.try_get::<_, bool>(0).unwrap_or_default() {
                 return Ok(true);
             }
-            let now = (pace::look(&self.primary).await?.passed, self.destination.arrived().await?);
+            let now = (pace::look(&self.primary).await?.passed, self.destination.fill().await?);
             if now != before {
                 (moved, before) = (Instant::now(), now);
             }

@@ -85,6 +85,8 @@ struct Shared {
     /// Prepared transactions that somebody stays with.
     living: Mutex<HashSet<u64>>,
     written: Mutex<Written>,
+    /// Messages, for the pace.
+    committed: Arc<AtomicU64>,
     /// What a writer last met.
     trouble: Mutex<String>,
 }
@@ -110,7 +112,7 @@ pub(super) async fn prepare(admin: &Client) -> Result<(), Error> {
 }
 
 impl Writers {
-    pub(super) fn start(plan: &Plan, book: Book, primary: Primary, pace: Pace) -> Writers {
+    pub(super) fn start(plan: &Plan, book: Book, primary: Primary, pace: Pace, committed: Arc<AtomicU64>) -> Writers {
         let (stop, stopped) = watch::channel(false);
         let shared = Arc::new(Shared {
             book,
@@ -120,6 +122,7 @@ impl Writers {
             next: AtomicU64::new(1),
             living: Mutex::default(),
             written: Mutex::default(),
+            committed,
             trouble: Mutex::default(),
         });
         let mut tasks = JoinSet::new();
@@ -254,6 +257,9 @@ async fn attempt(shared: &Shared, desk: Desk, kind: Kind, work: &Work) -> Option
         (ended, _) => ended,
     };
     lock(&shared.living).remove(&number);
+    if let Ended::Committed(messages) = ended {
+        shared.committed.fetch_add(messages, Ordering::Relaxed);
+    }
     lock(&shared.written).count(ended, kind);
     desk
 }

@@ -46,9 +46,9 @@ pub(super) async fn fail_over(stage: &Stage, hit: &mut Hit, synchronous: bool) -
     }
     let fault = hit.begin(stage, "primary", pair.primary.pid());
     if synchronous {
-        pair.make_synchronous().await?
+        pair.make_synchronous().await?;
     } else {
-        pair.cut_off().await?
+        pair.cut_off().await?;
     }
     stage.hold(hit.millis(300, 4_000)).await;
     let after = if hit.random.random_bool(0.6) { hit.millis(0, 300) } else { hit.millis(300, 5_000) };

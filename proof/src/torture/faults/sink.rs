@@ -18,9 +18,9 @@ pub(super) async fn outage(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> 
         Destination::Inbox { cluster, .. } => {
             let mut cluster = cluster.lock().await;
             if hit.random.random_bool(0.5) {
-                cluster.stop_immediate().await?
+                cluster.stop_immediate().await?;
             } else {
-                cluster.stop_fast().await?
+                cluster.stop_fast().await?;
             }
             stage.hold(length).await;
             cluster.start_again().await?;
