@@ -91,8 +91,6 @@ pub async fn run(args: Args) -> Result<ExitCode, Error> {
     }
     let plan = Plan::new(&args)?;
     eprintln!("seed {}, in {}", plan.seed, plan.folder.display());
-    std::fs::create_dir_all(&plan.folder)
-        .map_err(|cause| Error::because(format!("creating {}", plan.folder.display()), &cause))?;
     let failed = |cause| Error::because("waiting for signals", &cause);
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;

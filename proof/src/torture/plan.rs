@@ -108,6 +108,31 @@ impl Plan {
     }
 }
 
+/// A new one for this run.
+fn own_folder(seed: u64) -> Result<PathBuf, Error> {
+    for number in 1_u32.. {
+        let path = std::env::temp_dir().join(format!("pgbaton-torture-{seed}-{number}"));
+        match std::fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            Err(cause) if cause.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(cause) => return Err(Error::because(format!("creating {}", path.display()), &cause)),
+        }
+    }
+    Err(Error::new("there is no name left for a folder"))
+}
+
+/// Two histories in one folder would be judged as one.
+fn own_by_name(path: PathBuf) -> Result<PathBuf, Error> {
+    let failed = |cause| Error::because(format!("making {}", path.display()), &cause);
+    std::fs::create_dir_all(&path).map_err(failed)?;
+    for entry in std::fs::read_dir(&path).map_err(failed)? {
+        if entry.map_err(failed)?.path().extension().is_some_and(|extension| extension == "history") {
+            return Err(Error::new(format!("{} holds the history of another run: remove it first", path.display())));
+        }
+    }
+    Ok(path)
+}
+
 /// A duration of this range.
 pub(super) fn between(random: &mut StdRng, least: Duration, most: Duration) -> Duration {
     least + most.saturating_sub(least).mul_f64(random.random::<f64>())

@@ -112,13 +112,14 @@ pub(super) fn small(random: &mut StdRng) -> Work {
     Work::Whole(Whole { early, pieces, open, end: end(random, 0.06) })
 }
 
-/// Hundreds of rows by a statement or two.
+/// Hundreds of rows by a statement or two, of some keys: all of them are locked for as long as it takes.
 pub(super) fn rows(random: &mut StdRng) -> Work {
+    let keys: Vec<u32> = (0..40).map(|_| random.random_range(HOT)).collect();
     let pieces = (0..random.random_range(1..=2))
         .map(|_| {
             let count = random.random_range(50..2_500);
             let drafts = (0..count).map(|_| {
-                let key = (!random.random_bool(0.05)).then(|| hot(random));
+                let key = keys.get(random.random_range(0..keys.len() + 2)).copied();
                 draft(random, key)
             });
             let drafts = drafts.collect();
