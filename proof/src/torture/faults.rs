@@ -17,6 +17,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::fleet::is_lasting;
 use super::log::Fault;
 use super::plan::{SinkKind, millis};
 use super::stage::Stage;
@@ -177,20 +178,22 @@ pub(super) async fn conduct(stage: Arc<Stage>, mut calm: watch::Receiver<bool>) 
             break;
         }
         let mut at = random.random_range(0..total.max(1));
-        let target = random.random_range(0..stage.fleet.posts.len().max(1));
+        let replicas = stage.fleet.posts.len();
+        let mut target = random.random_range(0..replicas.max(1));
         let own = StdRng::seed_from_u64(random.random());
         let drawn = stage.plan.kinds.iter().find(|kind| at.checked_sub(kind.weight).map(|left| at = left).is_none());
         let Some(kind) = drawn.copied() else { continue };
         if impossible(kind, &stage).is_some() {
             continue;
         }
-        if kind.name.starts_with("fail_over") {
-            fail_overs += 1;
+        if matches!(kind.name, "kill" | "clean_stop") && is_lasting(target, replicas) {
+            target = random.random_range(1..replicas);
         }
+        fail_overs += u32::from(kind.name.starts_with("fail_over"));
         splits += u32::from(kind.name == "split");
         let enough = (kind.name.starts_with("fail_over") && fail_overs > FAIL_OVERS)
             || (kind.name == "split" && splits > SPLITS);
-        let Some(taken) = take(&busy, kind, target, stage.fleet.posts.len()).filter(|_| !enough) else {
+        let Some(taken) = take(&busy, kind, target, replicas).filter(|_| !enough) else {
             stage.log.not_then(kind.name);
             continue;
         };
@@ -280,5 +283,37 @@ async fn carry_out(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
         "sink_slow" => sink::slow(stage, hit).await,
         "sink_fails" => sink::fails(stage, hit).await,
         other => Err(Error::new(format!("nobody carries out {other}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str) -> Kind {
+        UNITS.iter().find(|unit| unit.name == name).unwrap()
+    }
+
+    #[test]
+    fn names_are_told_apart_and_found() {
+        let names: HashSet<&str> = UNITS.iter().map(|unit| unit.name).collect();
+        assert_eq!(names.len(), UNITS.len());
+        assert!(UNITS.iter().all(|unit| unit.weight > 0 && list().contains(unit.about)));
+        assert_eq!(chosen(&[]).unwrap().len(), UNITS.len());
+        assert_eq!(chosen(&["kill".to_owned()]).unwrap()[0].name, "kill");
+        assert!(chosen(&["kil".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn nothing_is_had_by_two_at_once() {
+        let busy = Busy::default();
+        let first = take(&busy, named("kill"), 0, 3).unwrap();
+        assert!(take(&busy, named("stop_long"), 0, 3).is_none());
+        assert!(take(&busy, named("rolling_restart"), 1, 3).is_none());
+        let (_second, _way) = (take(&busy, named("kill"), 1, 3).unwrap(), take(&busy, named("cut"), 0, 3).unwrap());
+        drop(first);
+        let _third = take(&busy, named("stop_long"), 0, 3).unwrap();
+        let _restart = take(&busy, named("restart_fast"), 0, 3).unwrap();
+        assert!(take(&busy, named("cancel"), 2, 3).is_none());
     }
 }

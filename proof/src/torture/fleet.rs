@@ -58,6 +58,8 @@ pub(super) struct Post {
     pub(super) name: String,
     pub(super) ways: Ways,
     pub(super) clock: Option<Clock>,
+    /// Its process lasts through the whole run, whatever else happens to it, so that a leak would show.
+    pub(super) lasting: bool,
     state: Mutex<State>,
 }
 
@@ -94,6 +96,11 @@ impl Drop for Fleet {
     }
 }
 
+/// Whether a replica's process lasts: that of the first one, if there are others to be killed.
+pub(super) fn is_lasting(nth: usize, replicas: usize) -> bool {
+    nth == 0 && replicas > 1
+}
+
 /// What all replicas have in common.
 pub(super) struct Common {
     pub(super) database: String,
@@ -114,7 +121,8 @@ impl Fleet {
             let settings = Settings::draw(&mut random);
             let (process, due) = (None, Instant::now());
             let state = State { process, starts: 0, random, settings, paused: false, due, ended_by: None };
-            let post = Arc::new(Post { name, ways, clock, state: Mutex::new(state) });
+            let lasting = is_lasting(number as usize - 1, plan.replicas as usize);
+            let post = Arc::new(Post { name, ways, clock, lasting, state: Mutex::new(state) });
             let (folder, told) = (plan.folder.clone(), points.subscribe());
             watching.push(tokio::spawn(watch_over(Arc::clone(&post), folder, Arc::clone(&common), told)));
             posts.push(post);
@@ -220,7 +228,7 @@ impl Post {
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PG")) {
             command.env_remove(name);
         }
-        let fault = state.draw_point().filter(|_| points).unwrap_or_default();
+        let fault = state.draw_point(self.lasting).filter(|_| points).unwrap_or_default();
         command
             .current_dir(folder)
             .env_remove("RUST_LOG")
@@ -261,14 +269,14 @@ impl State {
     }
 
     /// Half of the processes have one.
-    fn draw_point(&mut self) -> Option<String> {
+    fn draw_point(&mut self, lasting: bool) -> Option<String> {
         let random = &mut self.random;
         let (one, kill) = (random.random_bool(0.5), random.random_bool(0.4));
         let point = POINTS.get(random.random_range(0..POINTS.len()))?;
         // Now and then at once, and mostly after some time.
         let at = 1 << random.random_range(0..11_u32);
         let at = random.random_range(at..=at * 2);
-        one.then(|| format!("{point}:{}:{at}", if kill { "kill" } else { "stop" }))
+        one.then(|| format!("{point}:{}:{at}", if kill && !lasting { "kill" } else { "stop" }))
     }
 }
 

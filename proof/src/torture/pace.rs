@@ -19,7 +19,7 @@ const FAR_TOO_FAR: i64 = 4;
 /// The outbox's database may grow to this: all of it lies in memory.
 const MOST_BYTES: i64 = 3 << 30;
 /// A relay that is this close has caught up: an idle lane writes its position once a second.
-const CAUGHT_UP: i64 = 2_000;
+const CAUGHT_UP: i64 = 3_000;
 
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,14 +97,14 @@ pub(super) fn start(
 ) -> (Pace, tokio::task::JoinHandle<()>) {
     let (giving, leave) = watch::channel(Leave::default());
     let looking = tokio::spawn(async move {
-        let (mut rush, mut round) = (true, 0_u32);
+        let (mut rush, mut round, mut missing) = (true, 0_u32, Missing::default());
         loop {
             round = round.wrapping_add(1);
             // While nobody answers, what was allowed before stays allowed: writers meet the same.
             if let Ok(mut progress) = look(&primary).await {
                 if let Ok(Some(arrived)) = destination.counted().await {
-                    let missing = committed.load(Ordering::Relaxed).saturating_sub(arrived);
-                    progress.missing = i64::try_from(missing).unwrap_or(i64::MAX);
+                    let count = committed.load(Ordering::Relaxed).saturating_sub(arrived);
+                    progress.missing = missing.of(i64::try_from(count).unwrap_or(i64::MAX), progress);
                 }
                 let room = progress.bytes < MOST_BYTES;
                 rush = if rush { progress.behind() < behind && room } else { progress.behind() < CAUGHT_UP && room };
@@ -115,6 +115,30 @@ pub(super) fn start(
         }
     });
     (Pace { leave }, looking)
+}
+
+/// What is still to arrive. What a fail-over has lost never will.
+#[derive(Default)]
+struct Missing {
+    given_up: i64,
+    /// How many were missing some time ago, and how many looks ago that was.
+    before: i64,
+    looks: u32,
+}
+
+impl Missing {
+    /// If lanes have passed nearly all, and it does not get less over twenty looks, it is given up.
+    fn of(&mut self, count: i64, progress: Progress) -> i64 {
+        let missing = count - self.given_up;
+        self.looks += 1;
+        if self.looks >= 20 {
+            if progress.last - progress.passed < CAUGHT_UP && missing > self.before - CAUGHT_UP {
+                self.given_up += missing;
+            }
+            (self.before, self.looks) = (missing, 0);
+        }
+        count - self.given_up
+    }
 }
 
 /// How far the relay is now.

@@ -77,8 +77,7 @@ impl Plan {
         let length = Duration::try_from_secs_f64(minutes * 60.0)
             .map_err(|cause| Error::because("--minutes cannot be so much", &cause))?;
         let long = length >= LONG || args.messages.is_some_and(|messages| messages >= 2_000_000);
-        let folder =
-            args.folder.clone().unwrap_or_else(|| std::env::temp_dir().join(format!("pgbaton-torture-{seed}")));
+        let folder = args.folder.clone().map_or_else(|| own_folder(seed), own_by_name)?;
         let seconds = Duration::from_secs;
         Ok(Plan {
             seed,
@@ -141,4 +140,38 @@ pub(super) fn between(random: &mut StdRng, least: Duration, most: Duration) -> D
 /// The same in milliseconds.
 pub(super) fn millis(random: &mut StdRng, least: u64, most: u64) -> Duration {
     between(random, Duration::from_millis(least), Duration::from_millis(most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_purpose_has_a_stream_of_its_own_that_the_seed_decides() {
+        let plan = |seed| {
+            let folder = std::env::temp_dir();
+            let (kinds, second) = (Vec::new(), Duration::from_secs(1));
+            let (sink, replicas, messages, faults, bulk, behind) = (SinkKind::File, 3, 0, 0, 0, 0);
+            let (length, open_for, segment, drain_within) = (second, second, second, second);
+            Plan {
+                seed,
+                length,
+                messages,
+                faults,
+                sink,
+                replicas,
+                kinds,
+                folder,
+                bulk,
+                open_for,
+                behind,
+                segment,
+                drain_within,
+            }
+        };
+        let draw = |seed, purpose, number| plan(seed).random(purpose, number).random::<u64>();
+        assert_eq!(draw(1, "faults", 0), draw(1, "faults", 0));
+        let others = [draw(2, "faults", 0), draw(1, "replica", 0), draw(1, "faults", 1)];
+        assert!(others.iter().all(|other| *other != draw(1, "faults", 0)));
+    }
 }

@@ -82,9 +82,13 @@ pub(super) async fn reconfigure(stage: &Stage, hit: &mut Hit) -> Result<bool, Er
 pub(super) async fn rolling_restart(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
     let fault = hit.begin(stage, "all", None);
     for post in &stage.fleet.posts {
-        // The next start writes the configuration again.
-        post.change().await;
-        post.stop(Duration::ZERO, &stage.log).await?;
+        if post.lasting {
+            post.reconfigure(&stage.plan.folder, &stage.fleet.common).await?;
+        } else {
+            // The next start writes the configuration again.
+            post.change().await;
+            post.stop(Duration::ZERO, &stage.log).await?;
+        }
         stage.hold(TTL).await;
     }
     fault.end();
