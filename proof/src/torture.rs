@@ -83,6 +83,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// A relay that has something to do and does nothing for so long, while faults come and go, is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(120);
 
+/// With less than this on the disk a run ends.
+const LEAST_FREE: u64 = 2 << 30;
+
 /// Runs it. 0: as promised. 1: not. 130: interrupted.
 pub async fn run(args: Args) -> Result<ExitCode, Error> {
     if args.list_faults {
@@ -179,6 +182,10 @@ async fn until_enough(stage: &Stage, writers: &Writers, pace: &Pace) {
         }
         if said.elapsed() >= SAY_EVERY {
             said = Instant::now();
+            if stage.free().is_ok_and(|free| free < LEAST_FREE) {
+                stage.log.find(format!("ended early: {} is on a disk that is nearly full", plan.folder.display()));
+                return;
+            }
             let Written { messages, committed, unsure, .. } = written;
             eprintln!(
                 "{:>5.0} s: {messages} messages in {committed} transactions ({unsure} unsure), {} behind, {done} faults; \

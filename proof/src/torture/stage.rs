@@ -61,6 +61,7 @@ impl Stage {
         let (common, log_) = (Arc::clone(&destination), Arc::clone(&log));
         let common = Common { database: primary.database.clone(), destination: common, log: log_ };
         let fleet = Fleet::start(&plan, common, &pair.ports).await?;
+        fleet.tells(&plan.folder).await?;
         let (cannot, calm) = (Arc::clone(&pair.cannot), watch::Sender::new(false));
         Ok(Stage { plan, fleet, destination, primary, pair: Mutex::new(pair), cannot, log, calm })
     }
@@ -77,6 +78,13 @@ impl Stage {
     /// No fault begins any more, and those that last are ended.
     pub(super) fn calm_down(&self) {
         self.calm.send_replace(true);
+    }
+
+    /// Bytes that histories and the inbox can still take.
+    pub(super) fn free(&self) -> Result<u64, Error> {
+        let found = rustix::fs::statvfs(&self.plan.folder);
+        let found = found.map_err(|cause| Error::because("looking at the disk", &cause))?;
+        Ok(found.f_bavail * found.f_frsize)
     }
 
     /// Lets a fault last, until calm begins.

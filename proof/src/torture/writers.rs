@@ -6,6 +6,7 @@
 //! also inserts its number into `shop.ledger`: the database's own word of what is committed, whatever became of the answers.
 
 mod desk;
+mod kind;
 mod phases;
 mod work;
 
@@ -22,12 +23,13 @@ use tokio::time::{Instant, timeout};
 use tokio_postgres::Client;
 
 use super::book::Book;
-use super::pace::{Pace, Pressure};
-use super::plan::{KEYS, Plan, millis};
+use super::pace::Pace;
+use super::plan::{KEYS, Plan};
 use super::primary::Primary;
 use crate::Error;
 use crate::fixture::PRODUCER;
 use desk::Desk;
+use kind::Kind;
 use work::{End, Work};
 
 /// Tasks of each kind.
@@ -35,18 +37,6 @@ const TASKS: [(Kind, u64); 4] = [(Kind::Small, 8), (Kind::Rows, 2), (Kind::Bulk,
 /// A transaction that takes longer than it stays open, and this, meets a server that stands still.
 const PATIENCE: Duration = Duration::from_secs(90);
 const SWEEP_EVERY: Duration = Duration::from_secs(3);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// An application's ordinary transactions, some hundreds a second, with bursts.
-    Small,
-    /// Hundreds of rows a statement: most of the messages.
-    Rows,
-    /// Very many rows in one transaction that commits late.
-    Bulk,
-    /// Transactions that stay open for long, in one phase or two.
-    Patient,
-}
 
 /// How a transaction ended, as far as its writer knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,7 +191,7 @@ async fn write(kind: Kind, plan: Plan, shared: Arc<Shared>, mut random: StdRng) 
     let lock_timeout = if kind == Kind::Small { Duration::from_millis(500) } else { Duration::from_secs(10) };
     let mut desk = None;
     while !shared.stopped() {
-        shared.pause(kind, &plan, &mut random).await;
+        shared.rest(kind.pause(&plan, &shared.pace, &mut random)).await;
         if !shared.pace.allows(kind.pressure(), &shared.stop).await {
             continue;
         }
@@ -281,40 +271,6 @@ impl Written {
 impl Shared {
     fn met(&self, trouble: &str) {
         trouble.clone_into(&mut lock(&self.trouble));
-    }
-
-    /// Between two transactions.
-    async fn pause(&self, kind: Kind, plan: &Plan, random: &mut StdRng) {
-        let pause = match kind {
-            // In one second of ten there is none.
-            Kind::Small if self.pace.bursts() => Duration::ZERO,
-            Kind::Small => millis(random, 0, 30),
-            Kind::Rows => millis(random, 0, 20),
-            Kind::Bulk => {
-                let seconds = u64::from(plan.bulk > 100_000) * 40_000 + 5_000;
-                millis(random, seconds / 5, seconds)
-            }
-            Kind::Patient => millis(random, 0, 3_000),
-        };
-        self.rest(pause).await;
-    }
-}
-
-impl Kind {
-    fn draw(self, plan: &Plan, random: &mut StdRng) -> Work {
-        match self {
-            Kind::Small => work::small(random),
-            Kind::Rows => work::rows(random),
-            Kind::Bulk => work::bulk(plan, random),
-            Kind::Patient => work::patient(plan, random),
-        }
-    }
-
-    const fn pressure(self) -> Pressure {
-        match self {
-            Kind::Small | Kind::Patient => Pressure::Low,
-            Kind::Rows | Kind::Bulk => Pressure::High,
-        }
     }
 }
 
