@@ -154,6 +154,14 @@ impl Endpoint {
         Endpoint::accepting(0, None, false, Box::new(script)).await
     }
 
+    /// The same as [`Endpoint::start`], but requests are only counted.
+    pub async fn forgetful<F>(script: impl Fn(Arc<Received>) -> F + Send + Sync + 'static) -> Result<Endpoint, Error>
+    where
+        F: Future<Output = Reply> + Send + 'static,
+    {
+        Endpoint::accepting(0, None, false, Box::new(move |received| Box::pin(script(received)))).await
+    }
+
     /// Where it listens.
     pub fn port(&self) -> u16 {
         self.port

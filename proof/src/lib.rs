@@ -10,11 +10,16 @@
 //! * [`demo`]: all of it together, with things going wrong.
 //! * [`mutants`]: the code broken on purpose, to see whether the tests notice.
 //! * [`proxy`]: a TCP proxy that cuts, swallows, stalls and refuses.
+//! * [`clock`]: a wall clock that steps, for one process.
+//! * [`disk`]: a small file system that can be full.
+//! * [`torture`]: hours of hostile writers and faults against real replicas, and the history that is judged.
 //! * [`process`]: the relay's executable as a child that a test pauses, kills and reads the log of.
 
 pub mod bench;
 pub mod classic;
+pub mod clock;
 pub mod demo;
+pub mod disk;
 pub mod endpoint;
 mod error;
 pub mod fixture;
@@ -23,6 +28,7 @@ pub mod pooler;
 pub mod process;
 pub mod proxy;
 pub mod servers;
+pub mod torture;
 pub mod writers;
 
 pub use error::Error;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use proof::{bench, demo, mutants};
+use proof::{bench, demo, mutants, torture};
 
 /// Shows and measures what pgbaton does.
 #[derive(Parser)]
@@ -23,6 +23,10 @@ enum Command {
     Bench(bench::Args),
     /// Break the code on purpose, one rule at a time, and see whether the test of that rule notices.
     Mutants(mutants::Args),
+    /// Hostile writers and faults against real replicas, for minutes or hours: is any guarantee broken?
+    ///
+    /// Exit code 0 if none is.
+    Torture(torture::Args),
     /// One replica of the classic relay, for `demo --naive`.
     #[command(hide = true)]
     Classic,
@@ -48,6 +52,7 @@ async fn run(command: Command) -> Result<ExitCode, proof::Error> {
         Command::Demo(args) => demo::run(args).await,
         Command::Bench(args) => bench::run(args).await.map(|()| ExitCode::SUCCESS),
         Command::Mutants(args) => mutants::run(&args),
+        Command::Torture(args) => torture::run(args).await,
         Command::Classic => demo::run_classic().await,
     }
 }

@@ -19,7 +19,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
@@ -62,7 +62,7 @@ struct Weather {
 /// The proxy. Connections through it live as long as it does.
 #[derive(Debug)]
 pub struct Proxy {
-    server: u16,
+    server: Arc<AtomicU16>,
     port: u16,
     weather: watch::Sender<Weather>,
     refusing: watch::Sender<bool>,
@@ -86,8 +86,15 @@ impl Proxy {
         let address = listener.local_addr().map_err(failed)?;
         let (weather, (refusing, told)) = (watch::Sender::new(Weather::default()), watch::channel(false));
         let (telling, refuses) = watch::channel(false);
-        let open = Arc::new(AtomicUsize::new(0));
-        let door = Door { address, server, weather: weather.subscribe(), told, telling, open: Arc::clone(&open) };
+        let (open, server) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU16::new(server)));
+        let door = Door {
+            address,
+            server: Arc::clone(&server),
+            weather: weather.subscribe(),
+            told,
+            telling,
+            open: Arc::clone(&open),
+        };
         let accepting = tokio::spawn(door.keep(listener));
         Ok(Proxy { server, port: address.port(), weather, refusing, refuses, open, accepting })
     }
@@ -99,11 +106,16 @@ impl Proxy {
 
     /// A DSN with `port=` of the server, changed to lead through this proxy.
     pub fn dsn(&self, dsn: &str) -> Result<String, Error> {
-        let direct = format!("port={}", self.server);
+        let direct = format!("port={}", self.server.load(Ordering::Relaxed));
         if !dsn.contains(&direct) {
             return Err(Error::new(format!("there is no {direct} in the DSN")));
         }
         Ok(dsn.replace(&direct, &format!("port={}", self.port)))
+    }
+
+    /// Leads new connections to this port of 127.0.0.1 from now on.
+    pub fn lead_to(&self, server: u16) {
+        self.server.store(server, Ordering::Relaxed);
     }
 
     /// Connections that pass now.
@@ -149,7 +161,7 @@ impl Proxy {
 /// What accepts connections.
 struct Door {
     address: SocketAddr,
-    server: u16,
+    server: Arc<AtomicU16>,
     weather: watch::Receiver<Weather>,
     told: watch::Receiver<bool>,
     telling: watch::Sender<bool>,
@@ -162,7 +174,8 @@ impl Door {
         loop {
             tokio::select! {
                 accepted = listener.accept() => if let Ok((client, _)) = accepted {
-                    connections.spawn(pass(client, self.server, self.weather.clone(), Arc::clone(&self.open)));
+                    let server = self.server.load(Ordering::Relaxed);
+                    connections.spawn(pass(client, server, self.weather.clone(), Arc::clone(&self.open)));
                 },
                 Some(_) = connections.join_next() => {}
                 refuse = wait_for(&mut self.told, true) => {

@@ -1,6 +1,8 @@
 //! A streaming standby, and what makes a primary of it.
 
-use super::{Cluster, Home, Options, SUPERUSER};
+use std::path::Path;
+
+use super::{Cluster, Home, SUPERUSER};
 use crate::Error;
 
 /// What a standby calls itself towards its primary.
@@ -10,14 +12,18 @@ impl Cluster {
     /// Makes a streaming standby of this running cluster, on a port of its own, and waits until it has what is there now.
     /// Streaming is asynchronous until [`Cluster::wait_for_standby`].
     pub async fn standby(&self) -> Result<Cluster, Error> {
-        let options = Options::default();
-        let home = Home::create(&options.parent, &format!("pg{}", self.binaries.major()), self.account)?;
+        self.standby_below(&std::env::temp_dir()).await
+    }
+
+    /// The same with its folder below this one, as in [`Options::parent`](super::Options).
+    pub async fn standby_below(&self, parent: &Path) -> Result<Cluster, Error> {
+        let home = Home::create(parent, &format!("pg{}", self.binaries.major()), self.account)?;
         let mut standby = Cluster {
             server: None,
             port: 0,
             binaries: self.binaries.clone(),
             account: self.account,
-            environment: Vec::new(),
+            environment: self.environment.clone(),
             home,
         };
         let program = standby.binaries.program("pg_basebackup");

@@ -1,14 +1,10 @@
 //! The server is out of connections, ends statements early, or has no room on its disk.
 
-use std::fs::{self, File};
-use std::io::Write;
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
+use proof::disk::Disk;
 use proof::fixture::{Fixture, RELAY, connect};
 use proof::on_each_version;
-use proof::process::Guard;
 use proof::servers::{Binaries, Cluster, Options};
 use tokio_postgres::Client;
 
@@ -80,92 +76,25 @@ async fn limits_of_the_relays_role_do_not_matter(major: u32) {
     stage.finish(load).await;
 }
 
-/// A small file system of its own, for one server.
-struct Disk {
-    path: PathBuf,
-    guard: Option<Guard>,
-}
-
-/// Waits until the server's own guard has stopped it and removed its folder.
-const UNMOUNT: &str = r#"
-tries=150
-while [ "$tries" -gt 0 ] && ls -d "$1"/pgbaton-* >/dev/null 2>&1; do
-    sleep 0.1
-    tries=$((tries - 1))
-done
-umount -l "$1"
-rmdir "$1"
-"#;
-
-impl Disk {
-    fn of_megabytes(size: u32) -> Disk {
-        assert!(
-            rustix::process::geteuid().is_root(),
-            "this test mounts a small file system to fill it, which takes root: run the tests as root, as CI does"
-        );
-        let path = std::env::temp_dir().join(format!("pgbaton-disk-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        let guard = Guard::new(UNMOUNT, &path).unwrap();
-        let options = format!("size={size}m,mode=0755");
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", &options, "pgbaton"]).arg(&path).output().unwrap();
-        assert!(
-            mounted.status.success(),
-            "mounting a small file system to fill it was refused; a container needs CAP_SYS_ADMIN for that: {}",
-            String::from_utf8_lossy(&mounted.stderr)
-        );
-        Disk { path, guard: Some(guard) }
-    }
-
-    fn filler(&self) -> PathBuf {
-        self.path.join("filler")
-    }
-
-    /// Takes what room there is.
-    fn fill(&self) {
-        let mut filler = File::options().create(true).append(true).open(self.filler()).unwrap();
-        for size in [1 << 20, 4 << 10] {
-            let zeros = vec![0; size];
-            while filler.write_all(&zeros).is_ok() {}
-        }
-    }
-
-    fn free(&self) {
-        fs::remove_file(self.filler()).unwrap();
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg("-l").arg(&self.path).status();
-        let removed = fs::remove_dir(&self.path);
-        if unmounted.is_ok_and(|status| status.success())
-            && removed.is_ok()
-            && let Some(guard) = self.guard.take()
-        {
-            guard.release();
-        }
-    }
-}
-
 /// First no table can grow; then the log cannot, on which the server gives up, and has to be started again.
 #[tokio::test]
 async fn the_servers_disk_is_full() {
-    let disk = Disk::of_megabytes(176);
+    let path = std::env::temp_dir().join(format!("pgbaton-disk-{}", std::process::id()));
+    let disk = Disk::mount(&path, 176).unwrap();
     let settings = [("min_wal_size", "32MB"), ("max_wal_size", "32MB"), ("autovacuum", "off")];
-    let options = Options { parent: disk.path.clone(), ..options(&settings) };
+    let options = Options { parent: disk.path().to_owned(), ..options(&settings) };
     let mut cluster = Cluster::start(&Binaries::find(15).unwrap(), options).await.unwrap();
     let mut stage = Stage::of_two(Fixture::on(&cluster).await.unwrap(), 15).await;
     let load = Load::sized(stage.fixture.producer_dsn(), 4, Duration::from_millis(5), 4_000);
     until("messages come in", async || load.committed() > 100).await;
 
-    disk.fill();
+    disk.fill().unwrap();
     until("nothing more can be written", async || load.failed() > 100).await;
     lasts(TTL).await;
-    disk.free();
+    disk.free().unwrap();
     stage.normal("a disk that was full").await;
 
-    disk.fill();
+    disk.fill().unwrap();
     let stopped = Instant::now();
     // Each switch takes a new file of the log; a table grows no more.
     until("the server gives up", async || {
@@ -177,7 +106,7 @@ async fn the_servers_disk_is_full() {
     lasts(TTL * 3 / 2).await;
     let samples = stage.samples(stopped);
     some(&samples, "without a lease", |sample| !sample.ready && sample.lease_left == 0.0);
-    disk.free();
+    disk.free().unwrap();
     // It may have ended, or be at trying again by itself.
     until("the server is back", async || stage.fixture.admin().await.is_ok() || cluster.start_again().await.is_ok())
         .await;

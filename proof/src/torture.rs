@@ -1,0 +1,247 @@
+//! `proof torture`: hostile writers and faults without end against real replicas, and a judge that knows only what was written
+//! down and what arrived.
+//!
+//! A run has a primary with a hot standby, N replicas of the real executable that reach both through proxies of their own, a sink,
+//! and writers with every kind of transaction. Faults are drawn at random, several at once. At the end all is healed, everything
+//! has to be delivered within a stated time, and the [`checker`] judges the history. All random choices come from the seed:
+//! `--seed` tries the same again, as far as the timing of real processes allows.
+
+mod book;
+mod destination;
+mod faults;
+mod fleet;
+mod log;
+mod pace;
+mod pair;
+mod plan;
+mod primary;
+mod sampling;
+mod stage;
+mod summary;
+mod ways;
+mod writers;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use checker::history::Event;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
+
+use crate::Error;
+use book::Book;
+use pace::Pace;
+use plan::{Plan, SinkKind};
+use stage::Stage;
+use summary::Summary;
+use writers::{Writers, Written};
+
+/// What `proof torture` takes.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Write and hurt for at least so many minutes; 3, unless --messages is given.
+    #[arg(long, value_name = "N")]
+    minutes: Option<f64>,
+    /// Write at least so many messages.
+    #[arg(long, value_name = "N")]
+    messages: Option<u64>,
+    /// Go on until there were so many faults.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    faults_min: usize,
+    /// What all random choices come from; by default another one each time, which is printed.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Where the messages go.
+    #[arg(long, value_enum, default_value_t = SinkKind::Postgres)]
+    sink: SinkKind,
+    /// How many replicas there are.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=9))]
+    replicas: u32,
+    /// Draw from these faults only.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    faults: Vec<String>,
+    /// Print all kinds of faults, and end.
+    #[arg(long)]
+    list_faults: bool,
+    /// End with one JSON object on standard output instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Where histories, logs and summary.json go; by default a folder for temporary files.
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// Keep histories and logs even if all is as promised.
+    #[arg(long)]
+    keep: bool,
+}
+
+/// Between two lines about how it goes.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// A relay that has something to do and does nothing for so long, while faults come and go, is stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(120);
+
+/// With less than this on the disk a run ends.
+const LEAST_FREE: u64 = 2 << 30;
+
+/// Runs it. 0: as promised. 1: not. 130: interrupted.
+pub async fn run(args: Args) -> Result<ExitCode, Error> {
+    if args.list_faults {
+        print!("{}", faults::list());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let plan = Plan::new(&args)?;
+    eprintln!("seed {}, in {}", plan.seed, plan.folder.display());
+    let failed = |cause| Error::because("waiting for signals", &cause);
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let folder = plan.folder.clone();
+    let summary = tokio::select! {
+        summary = perform(plan) => summary?,
+        _ = interrupt.recv() => return Ok(ExitCode::from(130)),
+        _ = terminate.recv() => return Ok(ExitCode::from(130)),
+    };
+    let json = serde_json::to_string_pretty(&summary).map_err(|cause| Error::because("writing JSON", &cause))?;
+    let file = folder.join("summary.json");
+    std::fs::write(&file, &json).map_err(|cause| Error::because(format!("writing {}", file.display()), &cause))?;
+    if args.json {
+        println!("{json}");
+    } else {
+        print!("{}", summary.table());
+    }
+    if summary.flawless && !args.keep {
+        sweep(&folder)?;
+    } else {
+        eprintln!("histories and logs are in {}; --seed {} tries the same again", folder.display(), summary.seed);
+    }
+    Ok(if summary.flawless { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// From the first process to the verdict.
+async fn perform(plan: Plan) -> Result<Summary, Error> {
+    let folder = plan.folder.clone();
+    let stage = Arc::new(Stage::set(plan).await?);
+    let committed = Arc::<AtomicU64>::default();
+    let (pace, looking) = {
+        let (primary, destination) = (stage.primary.clone(), Arc::clone(&stage.destination));
+        pace::start(primary, destination, Arc::clone(&committed), stage.plan.behind)
+    };
+    let book = Book::open(&folder, "writers")?;
+    let writers = Writers::start(&stage.plan, book, stage.primary.clone(), pace.clone(), committed);
+    let faults = tokio::spawn(faults::conduct(Arc::clone(&stage), stage.told_of_calm()));
+    let sampling = tokio::spawn(sampling::sample(Arc::clone(&stage)));
+    let began = Instant::now();
+    until_enough(&stage, &writers, &pace).await;
+    let seconds = began.elapsed().as_secs_f64();
+
+    stage.calm_down();
+    faults.await.map_err(|cause| Error::because("the faults", &cause))?;
+    stage.fleet.calm().await?;
+    stage.pair.lock().await.see_that_it_runs().await?;
+    let written = writers.stop().await?;
+    stage.log.book.tell(Event::Calm);
+    eprintln!("calm: {} messages committed, {} faults", written.messages, stage.log.done());
+    let calm = Instant::now();
+    let drained = stage.drained().await?;
+    if drained {
+        stage.log.book.tell(Event::Drained);
+    }
+    let drain_seconds = calm.elapsed().as_secs_f64();
+    stage.fleet.stop(&stage.log).await?;
+    looking.abort();
+    sampling.abort();
+    let told = finish(&stage, written, Times { seconds, drained, drain_seconds }).await?;
+    // Servers and judge need not share the memory.
+    let judged = tokio::task::spawn_blocking(move || {
+        drop(stage);
+        checker::check(&folder)
+    });
+    let judged = judged.await.map_err(|cause| Error::because("the checker", &cause))?;
+    let verdict = judged.map_err(|cause| Error::because("the checker", &cause))?;
+    Ok(Summary { flawless: told.flawless && verdict.passed, verdict: Some(verdict), ..told })
+}
+
+struct Times {
+    seconds: f64,
+    drained: bool,
+    drain_seconds: f64,
+}
+
+/// Until the plan is fulfilled, or there is no hope of it.
+async fn until_enough(stage: &Stage, writers: &Writers, pace: &Pace) {
+    let (began, mut said) = (Instant::now(), Instant::now());
+    let (mut moved, mut before) = (Instant::now(), 0);
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let (written, done, progress) = (writers.written(), stage.log.done(), pace.progress());
+        let plan = &stage.plan;
+        if began.elapsed() >= plan.length && written.messages >= plan.messages && done >= plan.faults {
+            return;
+        }
+        if said.elapsed() >= SAY_EVERY {
+            said = Instant::now();
+            if stage.free().is_ok_and(|free| free < LEAST_FREE) {
+                stage.log.find(format!("ended early: {} is on a disk that is nearly full", plan.folder.display()));
+                return;
+            }
+            let Written { messages, committed, unsure, .. } = written;
+            eprintln!(
+                "{:>5.0} s: {messages} messages in {committed} transactions ({unsure} unsure), {} behind, {done} faults; \
+                 writers last met: {}",
+                began.elapsed().as_secs_f64(),
+                progress.behind(),
+                writers.trouble()
+            );
+        }
+        if progress.passed != before {
+            (moved, before) = (Instant::now(), progress.passed);
+        } else if moved.elapsed() > STUCK_AFTER {
+            stage.log.find(format!("nothing was delivered for {STUCK_AFTER:?}, or nothing written: {progress:?}"));
+            return;
+        }
+    }
+}
+
+/// Tells the rest. What the checker says is still missing then.
+async fn finish(stage: &Stage, written: Written, times: Times) -> Result<Summary, Error> {
+    let ledger = stage.tell_ledger().await?;
+    let arrived = stage.destination.tell(&stage.log.book).await?;
+    stage.log.book.tell(Event::End);
+    stage.log.book.whole()?;
+    stage.keep_logs().await?;
+    let (plan, findings) = (&stage.plan, stage.log.findings());
+    let flawless = times.drained && findings.is_empty();
+    Ok(Summary {
+        seed: plan.seed,
+        sink: plan.sink,
+        replicas: plan.replicas,
+        seconds: times.seconds,
+        written,
+        ledger,
+        arrived,
+        drained: times.drained,
+        drain_seconds: times.drain_seconds,
+        faults_done: stage.log.done(),
+        faults: stage.log.counts(),
+        not_done: summary::not_done(stage),
+        failures: stage.log.failures(),
+        findings,
+        verdict: None,
+        flawless,
+    })
+}
+
+/// Removes everything but the summary, of what this made.
+fn sweep(folder: &Path) -> Result<(), Error> {
+    let failed = |cause| Error::because(format!("clearing {}", folder.display()), &cause);
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let made = ["history", "out", "err", "toml", "log", "jsonl", "clock"];
+        if path.extension().is_some_and(|extension| made.iter().any(|made| extension == *made)) {
+            std::fs::remove_file(&path).map_err(failed)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! Where the messages arrive, and in what mood it is.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use checker::history::Event;
+use futures_util::{StreamExt, TryStreamExt};
+use serde::Deserialize;
+use tokio::sync::{Mutex, watch};
+
+use super::book::Book;
+use super::plan::{Plan, SinkKind};
+use super::primary::within;
+use super::ways::Ways;
+use crate::Error;
+use crate::endpoint::{Endpoint, Reply};
+use crate::fixture::{Fixture, RELAY, toml_text};
+use crate::servers::{Binaries, Cluster, Options};
+
+/// Arrivals that one line of the history names.
+const TOLD_AT_ONCE: usize = 1_000;
+
+/// How slowly the inbox takes rows: a statement waits so long.
+const SLOWNESS: &str = "
+    create table app.slowness (seconds float8 not null);
+    insert into app.slowness values (0);
+    create function app.slowly() returns trigger language plpgsql security definer as
+      $$ begin perform pg_sleep(seconds) from app.slowness where seconds > 0; return null; end $$;
+    create trigger slowly before insert on app.inbox for each statement execute function app.slowly();";
+
+/// What the endpoint does with requests, all of which it has noted down by then.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Mood {
+    Willing,
+    /// Answers late.
+    Slow(Duration),
+    /// Takes the message, and says that it failed, or nothing: a share of them.
+    Failing,
+    /// Says nothing until it is in another mood.
+    Hanging,
+}
+
+/// The sink's other end.
+pub(super) enum Destination {
+    Inbox { cluster: Box<Mutex<Cluster>>, fixture: Fixture },
+    Endpoint { endpoint: Endpoint, mood: watch::Sender<Mood>, book: Arc<Book> },
+    Files { folder: PathBuf },
+}
+
+impl Destination {
+    pub(super) async fn start(plan: &Plan) -> Result<Destination, Error> {
+        match plan.sink {
+            SinkKind::Postgres => Destination::inbox().await,
+            SinkKind::Http => Destination::endpoint(&plan.folder).await,
+            SinkKind::File => Ok(Destination::Files { folder: plan.folder.clone() }),
+        }
+    }
+
+    async fn inbox() -> Result<Destination, Error> {
+        let settings = [("max_wal_size", "1GB"), ("checkpoint_timeout", "60s")];
+        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let options = Options { shared_buffers: "128MB".to_owned(), settings, ..Options::default() };
+        let cluster = Cluster::start(&Binaries::any()?, options).await?;
+        let fixture = Fixture::on(&cluster).await?;
+        fixture.inbox("app.inbox").await?;
+        within(fixture.admin().await?.batch_execute(SLOWNESS)).await?;
+        Ok(Destination::Inbox { cluster: Box::new(Mutex::new(cluster)), fixture })
+    }
+
+    async fn endpoint(folder: &Path) -> Result<Destination, Error> {
+        let book = Arc::new(Book::open(folder, "sink")?);
+        let mood = watch::Sender::new(Mood::Willing);
+        let (telling, moods) = (Arc::clone(&book), mood.subscribe());
+        let requests = AtomicU32::new(0);
+        let endpoint = Endpoint::forgetful(move |received| {
+            telling.tell(Event::Arrived { place: "endpoint".to_owned(), ids: vec![received.id().to_owned()] });
+            answer(moods.clone(), requests.fetch_add(1, Ordering::Relaxed))
+        });
+        Ok(Destination::Endpoint { endpoint: endpoint.await?, mood, book })
+    }
+
+    /// The port that a way leads to.
+    pub(super) fn port(&self) -> Option<u16> {
+        match self {
+            // The port stays over restarts.
+            Destination::Inbox { fixture, .. } => {
+                let port = fixture.admin_dsn().split_whitespace().find_map(|word| word.strip_prefix("port="));
+                port.and_then(|port| port.parse().ok())
+            }
+            Destination::Endpoint { endpoint, .. } => Some(endpoint.port()),
+            Destination::Files { .. } => None,
+        }
+    }
+
+    /// The value of `sink` in a replica's configuration.
+    pub(super) fn section(&self, ways: &Ways) -> String {
+        let port = ways.sink.as_ref().map_or(0, crate::proxy::Proxy::port);
+        match self {
+            Destination::Inbox { fixture, .. } => {
+                let dsn = format!("host=127.0.0.1 port={port} user={RELAY} dbname={}", fixture.database);
+                format!("{{ type = \"postgres\", dsn = {}, table = \"app.inbox\" }}", toml_text(&dsn))
+            }
+            Destination::Endpoint { .. } => format!(
+                "{{ type = \"http\", url = \"http://127.0.0.1:{port}/in\", allow_private = true, timeout = \"1500ms\", \
+                 concurrency = 8 }}"
+            ),
+            Destination::Files { folder } => {
+                let path = folder.join("{name}.jsonl");
+                format!("{{ type = \"file\", path = {} }}", toml_text(&path.to_string_lossy()))
+            }
+        }
+    }
+
+    /// Takes its time from now on with each call, or no longer.
+    pub(super) async fn slow(&self, by: Duration) -> Result<(), Error> {
+        match self {
+            Destination::Inbox { fixture, .. } => {
+                let admin = fixture.admin().await?;
+                within(admin.execute("update app.slowness set seconds = $1", &[&by.as_secs_f64()])).await.map(drop)
+            }
+            Destination::Endpoint { mood, .. } => {
+                mood.send_replace(if by.is_zero() { Mood::Willing } else { Mood::Slow(by) });
+                Ok(())
+            }
+            Destination::Files { .. } => Ok(()),
+        }
+    }
+
+    /// How many messages have arrived, repeats and rows of failed calls included; `None` where nobody counts.
+    pub(super) async fn counted(&self) -> Result<Option<u64>, Error> {
+        match self {
+            Destination::Inbox { fixture, .. } => {
+                let admin = fixture.admin().await?;
+                let sql = "select coalesce(pg_sequence_last_value('app.inbox_seq_seq'), 0)";
+                let row = within(admin.query_one(sql, &[])).await?;
+                Ok(Some(row.try_get::<_, i64>(0).unwrap_or_default().unsigned_abs()))
+            }
+            Destination::Endpoint { endpoint, .. } => Ok(Some(endpoint.count() as u64)),
+            Destination::Files { .. } => Ok(None),
+        }
+    }
+
+    /// A number that grows with what arrives.
+    pub(super) async fn fill(&self) -> Result<u64, Error> {
+        match self {
+            Destination::Files { folder } => {
+                let files = files(folder)?;
+                Ok(files.iter().filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum())
+            }
+            counted => Ok(counted.counted().await?.unwrap_or_default()),
+        }
+    }
+
+    /// Tells what has arrived, in its own order. An endpoint has told it already.
+    pub(super) async fn tell(&self, book: &Book) -> Result<u64, Error> {
+        match self {
+            Destination::Inbox { fixture, .. } => tell_inbox(fixture, book).await,
+            Destination::Endpoint { endpoint, book, .. } => book.whole().map(|()| endpoint.count() as u64),
+            Destination::Files { folder } => files(folder)?.iter().map(|file| tell_file(file, book)).sum(),
+        }
+    }
+}
+
+async fn answer(mut moods: watch::Receiver<Mood>, nth: u32) -> Reply {
+    let mood = *moods.borrow_and_update();
+    match mood {
+        Mood::Willing => {}
+        Mood::Slow(by) => tokio::time::sleep(by).await,
+        Mood::Failing => match nth % 5 {
+            0 => return Reply::Close,
+            1 => return Reply::Status(503),
+            2 => return Reply::Status(500),
+            _ => {}
+        },
+        Mood::Hanging => {
+            let _ = moods.changed().await;
+            return Reply::Close;
+        }
+    }
+    Reply::Status(204)
+}
+
+async fn tell_inbox(fixture: &Fixture, book: &Book) -> Result<u64, Error> {
+    let failed = |cause| Error::because("reading the inbox", &cause);
+    let admin = fixture.admin().await?;
+    let sql = "select message_id from app.inbox order by seq";
+    let none: [&str; 0] = [];
+    let rows = admin.query_raw(sql, none).await.map_err(failed)?;
+    let mut chunks =
+        std::pin::pin!(rows.map_err(failed).and_then(async |row| row.try_get(0).map_err(failed)).chunks(TOLD_AT_ONCE));
+    let mut told = 0;
+    while let Some(ids) = chunks.next().await {
+        let ids = ids.into_iter().collect::<Result<Vec<String>, Error>>()?;
+        told += ids.len() as u64;
+        book.tell(Event::Arrived { place: "inbox".to_owned(), ids });
+    }
+    Ok(told)
+}
+
+/// What the `file` sink wrote.
+fn files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let failed = |cause| Error::because("looking for the sink's files", &cause);
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|extension| extension == "jsonl") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[derive(Deserialize)]
+struct Line {
+    id: String,
+}
+
+/// A line that a kill has torn at the end of the file was never acknowledged, and is cut when the file is opened again.
+fn tell_file(file: &Path, book: &Book) -> Result<u64, Error> {
+    let failed = |cause: &dyn std::error::Error| Error::because(format!("reading {}", file.display()), cause);
+    let mut reader = BufReader::new(std::fs::File::open(file).map_err(|cause| failed(&cause))?);
+    let place = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let (mut ids, mut told, mut line) = (Vec::new(), 0, Vec::new());
+    loop {
+        line.clear();
+        let read = reader.read_until(b'\n', &mut line).map_err(|cause| failed(&cause))?;
+        let whole = line.last() == Some(&b'\n');
+        if whole {
+            ids.push(serde_json::from_slice::<Line>(&line).map_err(|cause| failed(&cause))?.id);
+        }
+        if ids.len() == TOLD_AT_ONCE || (read == 0 || !whole) && !ids.is_empty() {
+            told += ids.len() as u64;
+            book.tell(Event::Arrived { place: place.clone(), ids: std::mem::take(&mut ids) });
+        }
+        if read == 0 || !whole {
+            return Ok(told);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What happens to a replica's process.
+
+use std::time::Duration;
+
+use rand::RngExt;
+
+use super::Hit;
+use crate::Error;
+use crate::torture::fleet::Post;
+use crate::torture::plan::TTL;
+use crate::torture::stage::Stage;
+
+fn post<'a>(stage: &'a Stage, hit: &Hit) -> Result<&'a Post, Error> {
+    stage.fleet.posts.get(hit.target).map(AsRef::as_ref).ok_or_else(|| Error::new("there is no such replica"))
+}
+
+/// Over when the next process starts.
+pub(super) async fn kill(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
+    let post = post(stage, hit)?;
+    let mut state = post.lock().await;
+    let Some(pid) = state.pid() else { return Ok(false) };
+    let fault = hit.begin(stage, &post.name, Some(pid));
+    state.kill(hit.millis(0, 3_000), fault)?;
+    Ok(true)
+}
+
+pub(super) async fn stop(stage: &Stage, hit: &mut Hit, long: bool) -> Result<bool, Error> {
+    let post = post(stage, hit)?;
+    let ttl = u64::try_from(TTL.as_millis()).unwrap_or_default();
+    let length = if long { hit.millis(ttl + ttl / 4, ttl * 4) } else { hit.millis(20, ttl * 3 / 4) };
+    let (fault, pid) = {
+        let mut state = post.lock().await;
+        let Some(pid) = state.pid() else { return Ok(false) };
+        let fault = hit.begin(stage, &post.name, Some(pid));
+        if state.process().is_none_or(|process| process.pause().is_err()) {
+            return Ok(false);
+        }
+        state.paused = true;
+        (fault, pid)
+    };
+    stage.hold(length).await;
+    let mut state = post.lock().await;
+    if state.pid() == Some(pid)
+        && let Some(process) = state.process()
+    {
+        // It may have been killed meanwhile.
+        let _ = process.resume();
+    }
+    state.paused = false;
+    drop(state);
+    fault.end();
+    Ok(true)
+}
+
+pub(super) async fn clean_stop(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
+    let post = post(stage, hit)?;
+    let pid = post.lock().await.pid();
+    if pid.is_none() {
+        return Ok(false);
+    }
+    let fault = hit.begin(stage, &post.name, pid);
+    let after = hit.millis(0, 4_000);
+    let stopped = post.stop(after, &stage.log).await?;
+    stage.hold(after).await;
+    fault.end();
+    Ok(stopped)
+}
+
+pub(super) async fn reconfigure(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
+    let post = post(stage, hit)?;
+    let pid = post.lock().await.pid();
+    if pid.is_none() {
+        return Ok(false);
+    }
+    let fault = hit.begin(stage, &post.name, pid);
+    let told = post.reconfigure(&stage.plan.folder, &stage.fleet.common).await?;
+    stage.hold(TTL).await;
+    fault.end();
+    Ok(told)
+}
+
+pub(super) async fn rolling_restart(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
+    let fault = hit.begin(stage, "all", None);
+    for post in &stage.fleet.posts {
+        if post.lasting {
+            post.reconfigure(&stage.plan.folder, &stage.fleet.common).await?;
+        } else {
+            // The next start writes the configuration again.
+            post.change().await;
+            post.stop(Duration::ZERO, &stage.log).await?;
+        }
+        stage.hold(TTL).await;
+    }
+    fault.end();
+    Ok(true)
+}
+
+const JUMPS: [&str; 8] = ["+1h", "-1h", "+3d", "-3d", "+7s", "-7s", "+400d", "-90d"];
+
+/// A jump of a wall clock.
+pub(super) fn jump(hit: &mut Hit) -> &'static str {
+    JUMPS.get(hit.random.random_range(0..JUMPS.len())).copied().unwrap_or("+1h")
+}
+
+pub(super) async fn clock(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
+    let post = post(stage, hit)?;
+    let Some(clock) = &post.clock else { return Ok(false) };
+    let pid = post.lock().await.pid();
+    let fault = hit.begin(stage, &post.name, pid);
+    clock.set(jump(hit))?;
+    stage.hold(hit.millis(500, 15_000)).await;
+    clock.set("+0")?;
+    fault.end();
+    Ok(true)
+}

@@ -1,0 +1,146 @@
+//! What kinds of faults there are, how often each is drawn, and what it has for itself meanwhile.
+
+use crate::Error;
+use crate::torture::plan::SinkKind;
+use crate::torture::stage::Stage;
+
+/// One kind of fault.
+pub(in crate::torture) struct Unit {
+    pub(in crate::torture) name: &'static str,
+    /// One line for a person.
+    pub(in crate::torture) about: &'static str,
+    /// How often it is drawn, among all.
+    pub(super) weight: u32,
+    /// What it needs for itself.
+    pub(super) needs: &'static [Thing],
+}
+
+/// A kind of fault.
+pub(in crate::torture) type Kind = &'static Unit;
+
+impl std::fmt::Debug for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// What one fault has for itself while it lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Thing {
+    /// The process of the target.
+    Process,
+    /// All processes.
+    Fleet,
+    /// The way of the target to the outbox.
+    Way,
+    /// The way of the target to the sink.
+    SinkWay,
+    /// The sink itself.
+    Sink,
+    /// The primary.
+    Server,
+    /// Its backends.
+    Backends,
+    /// A replica's clock.
+    Clock,
+    ServerClock,
+    Snapshot,
+    Lanes,
+}
+
+const fn unit(name: &'static str, about: &'static str, weight: u32, needs: &'static [Thing]) -> Unit {
+    Unit { name, about, weight, needs }
+}
+
+/// All of them. (Fail points, `stop_at_point` and `kill_at_point`, come with the replicas' processes.)
+pub(in crate::torture) const UNITS: &[Unit] = {
+    use Thing::{Backends, Clock, Fleet, Lanes, Process, Server, ServerClock, Sink, SinkWay, Snapshot, Way};
+    &[
+        unit("kill", "SIGKILL to a replica", 10, &[Process]),
+        unit("stop_short", "SIGSTOP to a replica for less than its lease", 9, &[Process]),
+        unit("stop_long", "SIGSTOP to a replica for more than its lease", 8, &[Process]),
+        unit("clean_stop", "SIGTERM to a replica, which gives back its lanes", 6, &[Process]),
+        unit("reconfigure", "a replica gets a changed configuration and SIGHUP", 3, &[Process]),
+        unit(
+            "rolling_restart",
+            "all replicas are replaced one after the other, with changed configurations",
+            1,
+            &[Fleet],
+        ),
+        unit("replica_clock", "a replica's wall clock jumps, and back", 4, &[Clock]),
+        unit("cut", "a replica's connections to the outbox are reset", 8, &[Way]),
+        unit("stall", "what a replica and the outbox tell each other waits, one way", 6, &[Way]),
+        unit("black_hole", "what a replica and the outbox tell each other is swallowed, without an end", 6, &[Way]),
+        unit("refuse", "a replica's connections to the outbox are closed and refused", 4, &[Way]),
+        unit("terminate", "backends of the relay, or of everybody, are killed", 5, &[Backends]),
+        unit("cancel", "statements of the relay, or of everybody, are cancelled", 6, &[Backends]),
+        unit("restart_fast", "the server is stopped in order and started again", 2, &[Server, Backends]),
+        unit("restart_immediate", "the server crashes and is started again", 3, &[Server, Backends]),
+        unit("fail_over_sync", "the primary crashes; its synchronous standby takes its place", 1, &[Server, Backends]),
+        unit(
+            "fail_over_async",
+            "the primary crashes; a standby that lacks commits takes its place",
+            1,
+            &[Server, Backends],
+        ),
+        unit("slots", "all connection slots are taken by others", 2, &[Server, Backends]),
+        unit("disk_full", "nothing more fits on the server's volume", 2, &[Server, Backends]),
+        unit("server_clock", "the server's wall clock jumps, and back", 2, &[ServerClock]),
+        unit("snapshot", "a snapshot is held for long", 2, &[Snapshot]),
+        unit("split", "the relay's lanes are doubled", 1, &[Lanes]),
+        unit("sink_outage", "the sink is down", 3, &[Sink]),
+        unit("sink_slow", "the sink is slow", 3, &[Sink]),
+        unit("sink_fails", "the sink takes messages, and its answers are errors or get lost", 5, &[Sink]),
+        unit("sink_cut", "a replica's connections to the sink are reset, with answers on their way", 5, &[SinkWay]),
+        unit("sink_hangs", "the sink says nothing", 4, &[SinkWay]),
+    ]
+};
+
+/// The kinds of these names; all if there are none.
+pub(in crate::torture) fn chosen(names: &[String]) -> Result<Vec<Kind>, Error> {
+    if names.is_empty() {
+        return Ok(UNITS.iter().collect());
+    }
+    let find = |name: &String| {
+        let found = UNITS.iter().find(|unit| unit.name == name);
+        found.ok_or_else(|| Error::new(format!("there is no fault {name:?}: --list-faults shows those there are")))
+    };
+    names.iter().map(find).collect()
+}
+
+/// One line each.
+pub(in crate::torture) fn list() -> String {
+    let line = |unit: &Unit| format!("{:<18} {}\n", unit.name, unit.about);
+    let points = "stop_at_point      a replica stops itself at a fail point, and is resumed\n\
+                  kill_at_point      a replica kills itself at a fail point\n";
+    UNITS.iter().map(line).collect::<String>() + points
+}
+
+/// Why a kind cannot be done here at all.
+pub(in crate::torture) fn impossible(kind: Kind, stage: &Stage) -> Option<String> {
+    match kind.name {
+        "disk_full" => stage.cannot.disk.clone(),
+        "replica_clock" | "server_clock" => stage.cannot.clock.clone(),
+        name if name.starts_with("sink_") && stage.plan.sink == SinkKind::File => {
+            Some("a file has nobody at its other end".to_owned())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_told_apart_and_found() {
+        let names: HashSet<&str> = UNITS.iter().map(|unit| unit.name).collect();
+        assert_eq!(names.len(), UNITS.len());
+        assert!(UNITS.iter().all(|unit| unit.weight > 0 && list().contains(unit.about)));
+        assert_eq!(chosen(&[]).unwrap().len(), UNITS.len());
+        assert_eq!(chosen(&["kill".to_owned()]).unwrap()[0].name, "kill");
+        assert!(chosen(&["kil".to_owned()]).is_err());
+    }
+}

@@ -1,0 +1,110 @@
+//! The replicas: real processes of the real executable, each with ways of its own, that are started again whenever they end.
+
+mod post;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::destination::Destination;
+use super::log::Log;
+use super::plan::Plan;
+use crate::Error;
+use crate::process::POLL;
+pub(super) use post::Post;
+
+/// How many lanes a relay begins with.
+const LANES: u32 = 4;
+/// A replica drains within five seconds, as its configuration says, or says why not.
+const STOP_WITHIN: Duration = Duration::from_secs(30);
+
+/// All of them.
+pub(super) struct Fleet {
+    pub(super) posts: Vec<Arc<Post>>,
+    pub(super) common: Arc<Common>,
+    watching: Vec<tokio::task::JoinHandle<()>>,
+    leading: tokio::task::JoinHandle<()>,
+    /// False: no process gets a fail point any more.
+    points: watch::Sender<bool>,
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.leading.abort();
+        for watching in &self.watching {
+            watching.abort();
+        }
+    }
+}
+
+/// Whether a replica's process lasts: that of the first one, if there are others to be killed.
+pub(super) fn is_lasting(nth: usize, replicas: usize) -> bool {
+    nth == 0 && replicas > 1
+}
+
+/// What all replicas have in common.
+pub(super) struct Common {
+    pub(super) database: String,
+    pub(super) destination: Arc<Destination>,
+    pub(super) log: Arc<Log>,
+}
+
+impl Fleet {
+    /// Starts them.
+    pub(super) async fn start(plan: &Plan, common: Common, ports: &watch::Sender<[u16; 2]>) -> Result<Fleet, Error> {
+        let (common, points) = (Arc::new(common), watch::Sender::new(true));
+        let (mut posts, mut watching) = (Vec::new(), Vec::new());
+        for number in 1..=plan.replicas {
+            let lasting = is_lasting(number as usize - 1, plan.replicas as usize);
+            let post = Arc::new(Post::new(plan, number, lasting, &common, ports).await?);
+            let (folder, told) = (plan.folder.clone(), points.subscribe());
+            watching.push(tokio::spawn(post::watch_over(Arc::clone(&post), folder, Arc::clone(&common), told)));
+            posts.push(post);
+        }
+        let (led, mut ports) = (posts.clone(), ports.subscribe());
+        let leading = tokio::spawn(async move {
+            while ports.changed().await.is_ok() {
+                let ports = *ports.borrow_and_update();
+                led.iter().for_each(|post| post.ways.lead_to(ports));
+            }
+        });
+        Ok(Fleet { posts, common, watching, leading, points })
+    }
+
+    /// Returns once a replica has begun to tell its history, which only one that was built with fail points does.
+    pub(super) async fn tells(&self, folder: &Path) -> Result<(), Error> {
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let deadline = Instant::now() + PATIENCE;
+        let first = folder.join("r1-1.history");
+        while !first.is_file() {
+            if Instant::now() >= deadline {
+                return Err(Error::new(
+                    "the replicas tell nothing: pgbaton has to be built with its feature `faults`, as ./dev torture does",
+                ));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+
+    /// From now on nobody stops or kills itself: those that might are replaced by processes without a fail point.
+    pub(super) async fn calm(&self) -> Result<(), Error> {
+        self.points.send_replace(false);
+        for post in &self.posts {
+            post.disarm(&self.common.log).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends all in order.
+    pub(super) async fn stop(&self, log: &Log) -> Result<(), Error> {
+        self.watching.iter().for_each(tokio::task::JoinHandle::abort);
+        for post in &self.posts {
+            post.stop(Duration::ZERO, log).await?;
+        }
+        Ok(())
+    }
+}

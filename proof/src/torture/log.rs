@@ -1,0 +1,114 @@
+//! What was done to the run, and what was found besides what the history says: told as it happens, and counted.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use checker::history::{Event, Phase};
+use serde::Serialize;
+
+use super::book::Book;
+
+/// How often a kind of fault was tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Count {
+    /// It took place.
+    pub(super) done: u32,
+    /// Something else stood in its way at that moment.
+    pub(super) not_then: u32,
+    /// It was begun and failed: this program's trouble, not the relay's.
+    pub(super) failed: u32,
+}
+
+/// Counts and findings.
+pub(super) struct Log {
+    pub(super) book: Arc<Book>,
+    next: AtomicU32,
+    counts: Mutex<BTreeMap<&'static str, Count>>,
+    /// Why some could not be done.
+    failures: Mutex<BTreeMap<&'static str, String>>,
+    findings: Mutex<Vec<String>>,
+}
+
+/// A fault under way; over when this is dropped.
+pub(super) struct Fault {
+    log: Arc<Book>,
+    number: u32,
+    kind: &'static str,
+    target: String,
+    pid: Option<u32>,
+}
+
+impl Log {
+    pub(super) fn new(book: Arc<Book>) -> Log {
+        let (counts, failures, findings) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Log { book, next: AtomicU32::new(1), counts, failures, findings }
+    }
+
+    /// Tells that a fault begins.
+    pub(super) fn begin(&self, kind: &'static str, target: &str, pid: Option<u32>) -> Fault {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.count(kind, |count| count.done += 1);
+        let fault = Fault { log: Arc::clone(&self.book), number, kind, target: target.to_owned(), pid };
+        fault.tell(Phase::Begin);
+        fault
+    }
+
+    pub(super) fn not_then(&self, kind: &'static str) {
+        self.count(kind, |count| count.not_then += 1);
+    }
+
+    pub(super) fn failed(&self, kind: &'static str, why: String) {
+        self.count(kind, |count| count.failed += 1);
+        lock(&self.failures).insert(kind, why);
+    }
+
+    /// Something that must not be, whatever the history says.
+    pub(super) fn find(&self, finding: String) {
+        eprintln!("found: {finding}");
+        lock(&self.findings).push(finding);
+    }
+
+    pub(super) fn counts(&self) -> BTreeMap<&'static str, Count> {
+        lock(&self.counts).clone()
+    }
+
+    pub(super) fn failures(&self) -> BTreeMap<&'static str, String> {
+        lock(&self.failures).clone()
+    }
+
+    pub(super) fn findings(&self) -> Vec<String> {
+        lock(&self.findings).clone()
+    }
+
+    /// Faults that took place.
+    pub(super) fn done(&self) -> usize {
+        lock(&self.counts).values().map(|count| count.done as usize).sum()
+    }
+
+    fn count(&self, kind: &'static str, f: impl FnOnce(&mut Count)) {
+        f(lock(&self.counts).entry(kind).or_default());
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Fault {
+    /// Tells that it is over.
+    pub(super) fn end(self) {
+        drop(self);
+    }
+
+    fn tell(&self, phase: Phase) {
+        let (kind, target) = (self.kind.to_owned(), self.target.clone());
+        self.log.tell(Event::Fault { number: self.number, kind, target, pid: self.pid, phase });
+    }
+}
+
+impl Drop for Fault {
+    fn drop(&mut self) {
+        self.tell(Phase::End);
+    }
+}

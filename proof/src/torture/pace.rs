@@ -1,0 +1,153 @@
+//! How much writers may write: as fast as they can until the relay is so far behind, then little until it has caught up, so that
+//! it is kept busy, and drains, in turns.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::destination::Destination;
+use super::primary::{Primary, within};
+use crate::Error;
+
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Ordinary transactions go on while the relay is behind by this many times what stops the others.
+const FAR_TOO_FAR: i64 = 4;
+/// The outbox's database may grow to this: all of it lies in memory.
+const MOST_BYTES: i64 = 3 << 30;
+/// A relay that is this close has caught up: an idle lane writes its position once a second.
+const CAUGHT_UP: i64 = 3_000;
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pressure {
+    /// Single messages.
+    Low,
+    /// Hundreds and more at once.
+    High,
+}
+
+/// How far the relay is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Progress {
+    /// The outbox's last number.
+    pub(super) last: i64,
+    /// All lanes have passed this one.
+    pub(super) passed: i64,
+    /// The size of the outbox's database.
+    pub(super) bytes: i64,
+    /// Messages that were committed and have not arrived, as far as that is known: those of a transaction that committed late
+    /// have small numbers, so that lanes may have passed what is far from delivered.
+    pub(super) missing: i64,
+}
+
+impl Progress {
+    pub(super) fn behind(self) -> i64 {
+        self.missing.max(self.last - self.passed)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Leave {
+    high: bool,
+    low: bool,
+    bursts: bool,
+    progress: Progress,
+}
+
+/// What writers look at.
+#[derive(Clone)]
+pub(super) struct Pace {
+    leave: watch::Receiver<Leave>,
+}
+
+impl Pace {
+    /// Waits for leave. False if writers are to end, or if it took so long that there may be none.
+    pub(super) async fn allows(&self, pressure: Pressure, stop: &watch::Receiver<bool>) -> bool {
+        let (mut leave, mut stop) = (self.leave.clone(), stop.clone());
+        let given = leave.wait_for(|leave| match pressure {
+            Pressure::Low => leave.low,
+            Pressure::High => leave.high,
+        });
+        tokio::select! {
+            given = timeout(Duration::from_secs(5), given) => given.is_ok_and(|given| given.is_ok()),
+            _ = stop.wait_for(|stop| *stop) => false,
+        }
+    }
+
+    /// Whether ordinary transactions make no pauses now.
+    pub(super) fn bursts(&self) -> bool {
+        self.leave.borrow().bursts
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        self.leave.borrow().progress
+    }
+}
+
+/// Looks all the time, until it is aborted. `behind` is what stops the rush, and `committed` what writers count.
+pub(super) fn start(
+    primary: Primary,
+    destination: Arc<Destination>,
+    committed: Arc<AtomicU64>,
+    behind: i64,
+) -> (Pace, tokio::task::JoinHandle<()>) {
+    let (giving, leave) = watch::channel(Leave::default());
+    let looking = tokio::spawn(async move {
+        let (mut rush, mut round, mut missing) = (true, 0_u32, Missing::default());
+        loop {
+            round = round.wrapping_add(1);
+            // While nobody answers, what was allowed before stays allowed: writers meet the same.
+            if let Ok(mut progress) = look(&primary).await {
+                if let Ok(Some(arrived)) = destination.counted().await {
+                    let count = committed.load(Ordering::Relaxed).saturating_sub(arrived);
+                    progress.missing = missing.of(i64::try_from(count).unwrap_or(i64::MAX), progress);
+                }
+                let room = progress.bytes < MOST_BYTES;
+                rush = if rush { progress.behind() < behind && room } else { progress.behind() < CAUGHT_UP && room };
+                let low = progress.behind() < behind * FAR_TOO_FAR && progress.bytes < MOST_BYTES + MOST_BYTES / 4;
+                giving.send_replace(Leave { high: rush, low, bursts: round % 20 < 2, progress });
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    });
+    (Pace { leave }, looking)
+}
+
+/// What is still to arrive. What a fail-over has lost never will.
+#[derive(Default)]
+struct Missing {
+    given_up: i64,
+    /// How many were missing some time ago, and how many looks ago that was.
+    before: i64,
+    looks: u32,
+}
+
+impl Missing {
+    /// If lanes have passed nearly all, and it does not get less over twenty looks, it is given up.
+    fn of(&mut self, count: i64, progress: Progress) -> i64 {
+        let missing = count - self.given_up;
+        self.looks += 1;
+        if self.looks >= 20 {
+            if progress.last - progress.passed < CAUGHT_UP && missing > self.before - CAUGHT_UP {
+                self.given_up += missing;
+            }
+            (self.before, self.looks) = (missing, 0);
+        }
+        count - self.given_up
+    }
+}
+
+/// How far the relay is now.
+pub(super) async fn look(primary: &Primary) -> Result<Progress, Error> {
+    let sql = "select (select last_value from pgbaton.outbox_id_seq),
+                      coalesce((select min(greatest(floor, last)) from pgbaton.newest), 0),
+                      pg_database_size(current_database())";
+    let admin = primary.admin().await?;
+    let row = within(admin.query_one(sql, &[])).await?;
+    let number = |nth| row.try_get(nth).map_err(|cause| Error::because("reading how far the relay is", &cause));
+    Ok(Progress { last: number(0)?, passed: number(1)?, bytes: number(2)?, missing: 0 })
+}

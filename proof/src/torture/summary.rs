@@ -1,0 +1,100 @@
+//! What a run ends with: a table for people, and a file for machines.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::faults;
+use super::log::Count;
+use super::plan::SinkKind;
+use super::stage::Stage;
+use super::writers::Written;
+
+/// All figures.
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    /// `--seed` tries the same again.
+    pub(super) seed: u64,
+    pub(super) sink: SinkKind,
+    pub(super) replicas: u32,
+    /// Of writing and hurting, without the end.
+    pub(super) seconds: f64,
+    pub(super) written: Written,
+    /// Transactions that the ledger holds.
+    pub(super) ledger: usize,
+    /// Messages that arrived, repeats included.
+    pub(super) arrived: u64,
+    /// Whether everything was delivered in time once it was calm.
+    pub(super) drained: bool,
+    /// From the last fault to the last delivery.
+    pub(super) drain_seconds: f64,
+    pub(super) faults_done: usize,
+    pub(super) faults: BTreeMap<&'static str, Count>,
+    /// Kinds that could not be done on this machine, or with this sink, and why.
+    pub(super) not_done: BTreeMap<&'static str, String>,
+    /// Why faults failed that were begun: the last reason of each kind.
+    pub(super) failures: BTreeMap<&'static str, String>,
+    /// What must not be and does not show in the history.
+    pub(super) findings: Vec<String>,
+    /// What the checker says.
+    pub(super) verdict: Option<checker::Verdict>,
+    /// Whether all is as promised.
+    pub(super) flawless: bool,
+}
+
+/// Kinds that were to be drawn and cannot be done.
+pub(super) fn not_done(stage: &Stage) -> BTreeMap<&'static str, String> {
+    let kinds = stage.plan.kinds.iter();
+    kinds.filter_map(|kind| Some((kind.name, faults::impossible(kind, stage)?))).collect()
+}
+
+impl Summary {
+    /// For people.
+    pub(super) fn table(&self) -> String {
+        let mut text = format!(
+            "\n  torture: sink {}, {} replicas, {:.0} s, seed {}\n\n",
+            self.sink.name(),
+            self.replicas,
+            self.seconds,
+            self.seed
+        );
+        let written = &self.written;
+        for (name, number) in [
+            ("messages committed", written.messages),
+            ("transactions committed", written.committed),
+            ("  rolled back", written.rolled_back),
+            ("  failed or unsure", written.unsure),
+            ("  bulk loads", written.bulk_loads),
+            ("transactions in the ledger", self.ledger as u64),
+            ("messages arrived", self.arrived),
+            ("faults", self.faults_done as u64),
+        ] {
+            let _ = writeln!(text, "  {name:<28} {number:>12}");
+        }
+        for (kind, Count { done, not_then, failed }) in &self.faults {
+            let _ = write!(text, "    {kind:<26} {done:>12}");
+            let _ = match (not_then, failed) {
+                (0, 0) => writeln!(text),
+                (_, 0) => writeln!(text, "   {not_then} times something else was in the way"),
+                _ => writeln!(text, "   {not_then} times something else was in the way, {failed} failed"),
+            };
+        }
+        for (kind, why) in &self.not_done {
+            let _ = writeln!(text, "  not done here: {kind}: {why}");
+        }
+        for (kind, why) in &self.failures {
+            let _ = writeln!(text, "  failed: {kind}: {why}");
+        }
+        let drained = if self.drained { "all delivered" } else { "NOT ALL DELIVERED" };
+        let _ = writeln!(text, "  {drained} {:.1} s after the last fault", self.drain_seconds);
+        for finding in &self.findings {
+            let _ = writeln!(text, "  found: {finding}");
+        }
+        if let Some(verdict) = &self.verdict {
+            text.push('\n');
+            text.push_str(&checker::table(verdict));
+        }
+        text
+    }
+}

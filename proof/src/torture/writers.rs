@@ -1,0 +1,300 @@
+//! Writers that serialise on keys, with every kind of transaction, and that survive every fault by connecting again to
+//! whichever server is the primary.
+//!
+//! A key is a row of `shop.key` with a count. Whoever writes a message of it takes the row first and keeps it to the commit:
+//! what the third guarantee asks of an application. So `n`, which the history tells, is the key's commit order. Each transaction
+//! also inserts its number into `shop.ledger`: the database's own word of what is committed, whatever became of the answers.
+
+mod desk;
+mod kind;
+mod phases;
+mod work;
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use tokio_postgres::Client;
+
+use super::book::Book;
+use super::pace::Pace;
+use super::plan::{KEYS, Plan};
+use super::primary::Primary;
+use crate::Error;
+use crate::fixture::PRODUCER;
+use desk::Desk;
+use kind::Kind;
+use work::{End, Work};
+
+/// Tasks of each kind.
+const TASKS: [(Kind, u64); 4] = [(Kind::Small, 8), (Kind::Rows, 2), (Kind::Bulk, 1), (Kind::Patient, 4)];
+/// A transaction that takes longer than it stays open, and this, meets a server that stands still.
+const PATIENCE: Duration = Duration::from_secs(90);
+const SWEEP_EVERY: Duration = Duration::from_secs(3);
+
+/// How a transaction ended, as far as its writer knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// With so many messages.
+    Committed(u64),
+    RolledBack,
+    /// Only the ledger knows.
+    Unsure,
+    /// The first of two phases is over.
+    Prepared {
+        commit: bool,
+        written: u64,
+    },
+}
+
+/// What was written so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Written {
+    /// Messages whose commit was confirmed.
+    pub(super) messages: u64,
+    /// Transactions whose commit was confirmed.
+    pub(super) committed: u64,
+    pub(super) rolled_back: u64,
+    /// Transactions that failed, or whose commit was not confirmed: some of them took place all the same.
+    pub(super) unsure: u64,
+    pub(super) bulk_loads: u64,
+}
+
+struct Shared {
+    book: Book,
+    primary: Primary,
+    pace: Pace,
+    stop: watch::Receiver<bool>,
+    next: AtomicU64,
+    /// Prepared transactions that somebody stays with.
+    living: Mutex<HashSet<u64>>,
+    written: Mutex<Written>,
+    /// Messages, for the pace.
+    committed: Arc<AtomicU64>,
+    /// What a writer last met.
+    trouble: Mutex<String>,
+}
+
+/// Writers at work.
+pub(super) struct Writers {
+    shared: Arc<Shared>,
+    stop: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+}
+
+/// Makes the keys and the ledger.
+pub(super) async fn prepare(admin: &Client) -> Result<(), Error> {
+    let sql = format!(
+        "{}
+         insert into shop.key select n from generate_series(0, {KEYS} - 1) n;
+         grant usage on schema shop to {PRODUCER};
+         grant select, update on shop.key to {PRODUCER};
+         grant select, insert on shop.ledger to {PRODUCER};",
+        desk::SCHEMA
+    );
+    admin.batch_execute(&sql).await.map_err(|cause| Error::because("making the keys", &cause))
+}
+
+impl Writers {
+    pub(super) fn start(plan: &Plan, book: Book, primary: Primary, pace: Pace, committed: Arc<AtomicU64>) -> Writers {
+        let (stop, stopped) = watch::channel(false);
+        let shared = Arc::new(Shared {
+            book,
+            primary,
+            pace,
+            stop: stopped,
+            next: AtomicU64::new(1),
+            living: Mutex::default(),
+            written: Mutex::default(),
+            committed,
+            trouble: Mutex::default(),
+        });
+        let mut tasks = JoinSet::new();
+        for (kind, count) in TASKS {
+            for number in 0..count {
+                let random = plan.random(&format!("{kind:?}"), number);
+                tasks.spawn(write(kind, plan.clone(), Arc::clone(&shared), random));
+            }
+        }
+        tasks.spawn(sweep(Arc::clone(&shared)));
+        Writers { shared, stop, tasks }
+    }
+
+    pub(super) fn written(&self) -> Written {
+        *lock(&self.shared.written)
+    }
+
+    /// What a writer last met.
+    pub(super) fn trouble(&self) -> String {
+        lock(&self.shared.trouble).clone()
+    }
+
+    /// Ends them: what is open is ended soon, and what is prepared is ended for good.
+    pub(super) async fn stop(mut self) -> Result<Written, Error> {
+        self.stop.send_replace(true);
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.map_err(|cause| Error::because("a writer", &cause))?;
+        }
+        self.shared.book.whole()?;
+        self.at_rest().await?;
+        Ok(self.written())
+    }
+
+    /// Returns once no backend of a writer is left, and nothing is prepared.
+    async fn at_rest(&self) -> Result<(), Error> {
+        let sql = format!(
+            "select (select count(*) from pg_prepared_xacts where database = current_database())
+                  + (select count(*) from pg_stat_activity where datname = current_database() and usename = '{PRODUCER}')"
+        );
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            phases::sweep(&self.shared.primary, &HashSet::new()).await?;
+            let admin = self.shared.primary.admin().await?;
+            let row = super::primary::within(admin.query_one(&sql, &[])).await?;
+            if row.try_get::<_, i64>(0).is_ok_and(|left| left == 0) {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(Error::new("writers have ended, and their transactions have not"));
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+impl Shared {
+    /// Waits, but not once writers are to end.
+    async fn rest(&self, length: Duration) {
+        if !length.is_zero() {
+            let mut stop = self.stop.clone();
+            let _ = timeout(length, stop.wait_for(|stop| *stop)).await;
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        *self.stop.borrow()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One task: transaction after transaction, over as many connections as it takes.
+async fn write(kind: Kind, plan: Plan, shared: Arc<Shared>, mut random: StdRng) {
+    let lock_timeout = if kind == Kind::Small { Duration::from_millis(500) } else { Duration::from_secs(10) };
+    let mut desk = None;
+    while !shared.stopped() {
+        shared.rest(kind.pause(&plan, &shared.pace, &mut random)).await;
+        if !shared.pace.allows(kind.pressure(), &shared.stop).await {
+            continue;
+        }
+        if desk.as_ref().is_none_or(|desk: &Desk| desk.client.is_closed()) {
+            let opened = async { Desk::open(shared.primary.producer().await?, lock_timeout).await };
+            match opened.await {
+                Ok(opened) => desk = Some(opened),
+                Err(error) => {
+                    shared.met(&error.to_string());
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            }
+        }
+        let work = kind.draw(&plan, &mut random);
+        if let Some(open) = desk.take() {
+            desk = attempt(&shared, open, kind, &work).await;
+        }
+    }
+}
+
+/// Gives the connection back if it can be used again.
+async fn attempt(shared: &Shared, desk: Desk, kind: Kind, work: &Work) -> Option<Desk> {
+    let number = shared.next.fetch_add(1, Ordering::Relaxed);
+    let prepares = match work {
+        Work::Whole(whole) => match whole.end {
+            End::Prepare { commit, .. } => Some(commit),
+            _ => None,
+        },
+        Work::Bare(_) => None,
+    };
+    if prepares.is_some() {
+        lock(&shared.living).insert(number);
+    }
+    let within = PATIENCE + work.open();
+    let (ended, desk) = match timeout(within, desk.carry_out(number, work, shared)).await {
+        Ok(Ok(ended)) => (ended, Some(desk)),
+        Ok(Err(error)) => {
+            shared.met(&error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string));
+            let usable = !desk.client.is_closed()
+                && timeout(PATIENCE, desk.client.batch_execute("rollback")).await.is_ok_and(|done| done.is_ok());
+            (Ended::Unsure, usable.then_some(desk))
+        }
+        Err(_) => {
+            shared.met("no answer");
+            (Ended::Unsure, None)
+        }
+    };
+    let ended = match (ended, prepares) {
+        (Ended::Prepared { commit, written }, _) => phases::end(number, commit, written, shared).await,
+        // Whether it was prepared nobody knows: its end says so.
+        (Ended::Unsure, Some(commit)) => phases::end(number, commit, 0, shared).await,
+        (ended, _) => ended,
+    };
+    lock(&shared.living).remove(&number);
+    if let Ended::Committed(messages) = ended {
+        shared.committed.fetch_add(messages, Ordering::Relaxed);
+    }
+    lock(&shared.written).count(ended, kind);
+    desk
+}
+
+impl Written {
+    fn count(&mut self, ended: Ended, kind: Kind) {
+        match ended {
+            Ended::Committed(messages) => {
+                self.messages += messages;
+                self.committed += 1;
+                self.bulk_loads += u64::from(kind == Kind::Bulk);
+            }
+            Ended::RolledBack => self.rolled_back += 1,
+            Ended::Unsure | Ended::Prepared { .. } => self.unsure += 1,
+        }
+    }
+}
+
+impl Shared {
+    fn met(&self, trouble: &str) {
+        trouble.clone_into(&mut lock(&self.trouble));
+    }
+}
+
+impl Work {
+    /// How long it rests in all.
+    fn open(&self) -> Duration {
+        match self {
+            Work::Bare(_) => Duration::ZERO,
+            Work::Whole(whole) => {
+                let wait = if let End::Prepare { wait, .. } = whole.end { wait } else { Duration::ZERO };
+                // A bulk load takes a minute for some hundred thousand rows on a slow machine.
+                let rows = u32::try_from(whole.pieces.len()).unwrap_or(u32::MAX);
+                whole.early.unwrap_or_default() + whole.open + wait + Duration::from_secs(2) * rows
+            }
+        }
+    }
+}
+
+async fn sweep(shared: Arc<Shared>) {
+    while !shared.stopped() {
+        shared.rest(SWEEP_EVERY).await;
+        let living = lock(&shared.living).clone();
+        if let Err(error) = phases::sweep(&shared.primary, &living).await {
+            shared.met(&error.to_string());
+        }
+    }
+}
