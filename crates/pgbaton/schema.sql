@@ -121,6 +121,7 @@ begin
   if not exists (select from pgbaton.relay) then
     return 'no relay is registered';
   end if;
+  -- A lane of n covers the n-th part of all hashes, and together they have to cover all; any n divides 2^20.
   for lane in
     select r.name from pgbaton.relay r
     where (select sum((1 << 20) / l.lanes) from pgbaton.lane l where l.relay = r.name) is distinct from 1 << 20
@@ -166,6 +167,7 @@ begin
     raise exception 'pgbaton.rebase runs in a transaction of its own';
   end if;
   select pg_current_snapshot() into s;
+  -- A relay whose lanes do not cover all hashes, as in `needs`, begins again.
   for lacking in
     select r.name, r.lanes, (select coalesce(max(l.epoch), 0) from pgbaton.lane l where l.relay = r.name) as epoch
     from pgbaton.relay r
@@ -185,6 +187,8 @@ begin
     where ((o.id <= l.ceiling and pg_visible_in_snapshot(o.xid, l.consumed))
            or (o.id <= l.last and pg_visible_in_snapshot(o.xid, l.target))) is not true
   ), moved as (
+    -- What is due becomes a message of this transaction, which no position has passed; all else one of the first
+    -- transaction there is, 3, which all have.
     update pgbaton.outbox o
     set xid = case when not exists (select from lane) or o.id in (select d.id from due d) then pg_current_xact_id() else '3'::xid8 end
     returning xid

@@ -191,19 +191,10 @@ impl Fixture {
         connect(&self.producer).await
     }
 
-    /// Makes the inbox `schema.table` of a `postgres` sink in this database, with the grants that its SQL names.
+    /// Makes the inbox `schema.table` of a `postgres` sink in this database, with the relay's role as the sink's.
     pub async fn inbox(&self, table: &str) -> Result<(), Error> {
-        let ddl = pgbaton::sink::postgres::inbox_ddl(table).map_err(|cause| Error::because(table, &cause))?;
-        // The grants stand there as comments, for a role that only the operator knows.
-        let grants: String = ddl
-            .lines()
-            .filter_map(|line| line.strip_prefix("--   grant "))
-            .map(|grant| format!("grant {};\n", grant.trim_end_matches([';', ' ', '…']).to_owned() + " " + RELAY))
-            .collect();
-        if grants.is_empty() {
-            return Err(Error::new("the SQL of an inbox names no grants any more"));
-        }
-        execute(&self.admin().await?, &format!("{ddl}\n{grants}")).await
+        let ddl = pgbaton::sink::postgres::inbox_ddl(table, RELAY).map_err(|cause| Error::because(table, &cause))?;
+        execute(&self.admin().await?, &ddl).await
     }
 
     /// The value of `sink` in a relay's section, for an inbox in this database.

@@ -65,10 +65,13 @@ pub(crate) enum Command {
         #[arg(long, default_value = "pgbaton_producer", value_name = "ROLE")]
         producer: String,
     },
-    /// Print the tables that a `postgres` sink needs, as SQL.
+    /// Print the tables that a `postgres` sink needs, and the grants of its role, as SQL.
     Inbox {
         /// The inbox, as schema.table.
         table: String,
+        /// The role that the sink's DSN names.
+        #[arg(long, default_value = "pgbaton_relay", value_name = "ROLE")]
+        role: String,
     },
     /// Insert one message into the outbox. The payload comes from --json, --payload, or standard input with --stdin.
     Send(SendArgs),
@@ -195,9 +198,9 @@ pub(crate) enum SegmentsCommand {
         #[arg(long, value_parser = clap::value_parser!(i32).range(3..=64))]
         count: Option<i32>,
         /// How long each is written to, such as 1h or 15m.
-        #[arg(long, value_parser = whole_seconds)]
+        #[arg(long, value_parser = seconds_from_one)]
         length: Option<Duration>,
-        /// How long messages are kept once they have been dealt with, such as 0s or 72h.
+        /// How long messages are kept after they were inserted, at least, such as 0s or 72h.
         #[arg(long, value_parser = whole_seconds)]
         retention: Option<Duration>,
     },
@@ -206,6 +209,11 @@ pub(crate) enum SegmentsCommand {
 fn whole_seconds(text: &str) -> Result<Duration, String> {
     let given = duration(text)?;
     if given.subsec_nanos() == 0 { Ok(given) } else { Err("is not in whole seconds".to_owned()) }
+}
+
+fn seconds_from_one(text: &str) -> Result<Duration, String> {
+    let given = whole_seconds(text)?;
+    if given.is_zero() { Err("is nothing: a segment is written to for 1s at least".to_owned()) } else { Ok(given) }
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -269,7 +277,9 @@ impl DatabaseArgs {
             (Some(dsn), _) => Database::new(&dsn, PATIENCE)?,
             (None, Some(config)) => Config::load(&config, std::env::vars_os())?.database()?.with_patience(PATIENCE),
             (None, None) => {
-                return Err(Failure::Usage("name the database with --dsn, PGBATON_DSN or --config".into()));
+                return Err(Failure::Usage(
+                    "name the database with --dsn, --config, PGBATON_DSN or PGBATON_CONFIG".into(),
+                ));
             }
         };
         // Commands keep no log.

@@ -13,6 +13,7 @@ use pgbaton::replica::{Replica, ReplicaSpec};
 use pgbaton::vitals::Vitals;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
+use tracing_appender::non_blocking::ErrorCounter;
 
 use crate::http::{Answers, Server};
 use crate::traces::{self, Traces};
@@ -21,6 +22,9 @@ use crate::{Failure, log, say};
 /// How often the counters go to the log.
 const COUNT_EVERY: Duration = Duration::from_secs(60);
 
+/// How long the thread that writes the log gets for the last line.
+const LAST_LINE: Duration = Duration::from_millis(100);
+
 /// Runs replicas until a signal.
 pub(crate) async fn run(path: &Path) -> Result<(), Failure> {
     let Configured { standing, replica } = read(path)?;
@@ -28,7 +32,7 @@ pub(crate) async fn run(path: &Path) -> Result<(), Failure> {
     let orders = orders()?;
     let answers = Arc::new(Answers::new(Arc::default(), Vitals::default()));
     let server = Server::start(standing.http, &answers);
-    let counting = tokio::spawn(count(Arc::clone(&answers)));
+    let counting = tokio::spawn(count(Arc::clone(&answers), log.dropped()));
     let daemon = Daemon { path, log, server, answers: Arc::clone(&answers), standing };
     let result = daemon.run(replica, orders).await;
     counting.abort();
@@ -177,11 +181,19 @@ impl Daemon<'_> {
 
 /// SIGTERM or SIGINT drains; the second one ends the process at once, leaving what is in flight to the next owner. SIGHUP
 /// has the configuration read again.
+///
+/// They are waited for on a thread of their own, so that a process that stands still can be ended all the same.
 fn orders() -> Result<mpsc::UnboundedReceiver<Order>, Failure> {
-    let listen = |kind| signal(kind).map_err(|error| Failure::Usage(format!("signals cannot be waited for: {error}")));
-    let signals = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?, listen(SignalKind::hangup())?);
+    let failed = |error: std::io::Error| Failure::Usage(format!("signals cannot be waited for: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let signals = {
+        let _entered = runtime.enter();
+        let listen = |kind| signal(kind).map_err(failed);
+        (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?, listen(SignalKind::hangup())?)
+    };
     let (order, orders) = mpsc::unbounded_channel();
-    tokio::spawn(give_orders(signals, order));
+    let wait = move || runtime.block_on(give_orders(signals, order));
+    std::thread::Builder::new().name("signals".into()).spawn(wait).map_err(failed)?;
     Ok(orders)
 }
 
@@ -202,6 +214,7 @@ async fn give_orders(
         }
         if leaving {
             tracing::warn!("stopped at once: the other replicas take over after a ttl");
+            std::thread::sleep(LAST_LINE);
             std::process::exit(1);
         }
         leaving = true;
@@ -210,12 +223,18 @@ async fn give_orders(
     }
 }
 
-async fn count(answers: Arc<Answers>) {
+async fn count(answers: Arc<Answers>, dropped: ErrorCounter) {
+    let mut told = 0;
     let mut ticks = tokio::time::interval(COUNT_EVERY);
     ticks.tick().await; // the first one comes at once
     loop {
         ticks.tick().await;
         log_counts(&answers);
+        let lines = dropped.dropped_lines();
+        if lines > told {
+            tracing::warn!(lines, "lines of the log were dropped: nobody read it fast enough");
+            told = lines;
+        }
     }
 }
 

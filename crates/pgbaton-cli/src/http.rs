@@ -32,7 +32,7 @@ const LISTEN_AGAIN: Duration = Duration::from_secs(10);
 /// Connections at once; more wait to be accepted.
 const CONNECTIONS: usize = 64;
 /// How long a request's head may take to arrive.
-const HEAD_WITHIN: Duration = Duration::from_secs(5);
+const HEAD_WITHIN: Duration = Duration::from_secs(2);
 /// How long a connection may take from its first byte to its last.
 const DONE_WITHIN: Duration = Duration::from_secs(10);
 /// More than the head of any request that is meant for this.

@@ -84,7 +84,7 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Grants { migrate, relay, producer } => {
             schema::grants(&pgbaton::migrate::Roles { migrate, relay, producer })
         }
-        Command::Inbox { table } => schema::inbox(&table),
+        Command::Inbox { table, role } => schema::inbox(&table, &role),
         Command::Send(message) => send::run(message).await,
         Command::Status { database, json } => status::status(database, json).await,
         Command::Lanes { show, command: None } => status::lanes(show).await,

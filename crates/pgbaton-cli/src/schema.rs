@@ -25,8 +25,8 @@ pub(crate) fn grants(roles: &Roles) -> Result<(), Failure> {
     print(&migrate::grants(roles))
 }
 
-/// Prints the tables of a `postgres` sink.
-pub(crate) fn inbox(table: &str) -> Result<(), Failure> {
-    let ddl = pgbaton::sink::postgres::inbox_ddl(table).map_err(|error| Failure::Usage(error.to_string()))?;
+/// Prints the tables of a `postgres` sink, with the grants of this role.
+pub(crate) fn inbox(table: &str, role: &str) -> Result<(), Failure> {
+    let ddl = pgbaton::sink::postgres::inbox_ddl(table, role).map_err(|error| Failure::Usage(error.to_string()))?;
     print(&ddl)
 }

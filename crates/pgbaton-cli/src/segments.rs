@@ -31,7 +31,9 @@ fn table(Segments { ring, segments }: &Segments) -> String {
 }
 
 fn described(Ring { segments, seconds, retention_seconds }: Ring) -> String {
-    format!("{segments} segments of {seconds} s each; messages are kept for {retention_seconds} s after delivery")
+    format!(
+        "{segments} segments of {seconds} s each; messages are kept for at least {retention_seconds} s after they were inserted"
+    )
 }
 
 /// Sets how segments take turns.

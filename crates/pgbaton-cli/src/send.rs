@@ -19,6 +19,9 @@ pub(crate) async fn run(args: SendArgs) -> Result<(), Failure> {
     } else {
         args.payload.map(String::into_bytes)
     };
+    if args.json.as_ref().is_some_and(|json| serde_json::from_str::<serde::de::IgnoredAny>(json).is_err()) {
+        return Err(Failure::Usage("--json is not JSON".into()));
+    }
     let message = NewMessage { topic: args.topic, key: args.key, headers: args.headers, json: args.json, bytes };
     print_json(&control::send(&args.database.database()?, &message).await?)
 }

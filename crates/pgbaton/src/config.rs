@@ -137,6 +137,9 @@ impl Config {
         let database_for = dsn.and_then(|dsn| parse_dsn(&dsn, ttl, "database.dsn", &problems));
         database.finish();
         let name = root.string("name").unwrap_or_else(default_name);
+        if name.is_empty() || !name.chars().all(section::is_plain) {
+            problems.add("name", "is empty, or holds characters that cannot be shown");
+        }
         let drain = root.duration("drain", DRAIN);
         let replica = ReplicaFields { name, database: database_for, ttl, drain };
         let log = log(&mut root, &problems);
@@ -185,7 +188,10 @@ impl Config {
     /// # Errors
     /// As [`Config::into_replica`].
     pub fn database(&self) -> Result<Database, Error> {
-        self.replica.database.clone().ok_or_else(|| Error::new(Kind::Internal, "no database"))
+        self.replica
+            .database
+            .clone()
+            .ok_or_else(|| Error::new(Kind::Internal, "a validated configuration lacks its database"))
     }
 }
 
@@ -238,7 +244,7 @@ fn parse_dsn(dsn: &str, ttl: Duration, key: &str, problems: &Problems) -> Option
     match Database::new(dsn, ttl / 3) {
         Ok(database) => Some(database),
         Err(error) => {
-            problems.add(key, &format!("cannot be read: {error}"));
+            problems.add(key, &error.in_words());
             None
         }
     }
@@ -526,7 +532,7 @@ mod tests {
         assert!(with(GOOD, &both).err().unwrap_or_default().contains("given twice"));
         let large = Temporary::new("large", &vec![b'x'; (1 << 20) + 1]);
         for (path, word) in
-            [("/nowhere", "No such file"), ("/dev/zero", "regular"), ("/tmp", "regular"), (large.path(), "1 MiB")]
+            [("/nowhere", "No such file"), ("/dev/zero", "plain"), ("/tmp", "plain"), (large.path(), "1 MiB")]
         {
             let found = problems(&text(path));
             assert!(found.contains("database.dsn_file") && found.contains(path) && found.contains(word), "{found}");
@@ -538,7 +544,7 @@ mod tests {
     fn a_configuration_may_not_be_endless() {
         for path in ["/dev/zero", "/dev/null", "/"] {
             let error = Config::load(Path::new(path), []).err().map(|error| error.to_string()).unwrap_or_default();
-            assert!(error.contains("regular file"), "{path}: {error}");
+            assert!(error.contains("plain file"), "{path}: {error}");
         }
     }
 

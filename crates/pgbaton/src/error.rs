@@ -101,6 +101,11 @@ impl Error {
         matches!(self.kind, Kind::Database | Kind::NotWritable | Kind::OtherIncarnation(_))
     }
 
+    /// Whether the server did not let this user into this database.
+    pub(crate) fn is_login_refused(&self) -> bool {
+        self.sql_state.as_deref().is_some_and(|state| state.starts_with("28") || state.starts_with("3D"))
+    }
+
     /// Stable over releases.
     #[must_use]
     pub fn code(&self) -> &'static str {
@@ -204,8 +209,8 @@ impl Error {
             // Connection trouble, resources, operator's intervention, transaction rolled back, system error.
             Some("08" | "53" | "57" | "40" | "58" | "55" | "25") => Self::new(Kind::Database, text),
             Some("42") if *code == SqlState::INSUFFICIENT_PRIVILEGE => Self::new(Kind::Refused, text).hint(
-                "`pgbaton grants` prints what each role needs; a producer sends, a relay runs, and `pgbaton inbox` \
-                     ends with a sink's grants",
+                "A producer's role sends, the relay's runs, and what changes the schema or a relay's registration takes \
+                 the role that owns the schema; `pgbaton grants` prints what each role needs",
             ),
             Some("42" | "3F") => {
                 Self::new(Kind::Schema, text).hint("Run `pgbaton migrate` with this version of pgbaton")

@@ -70,6 +70,7 @@ pub mod metrics;
 pub mod migrate;
 pub mod observe;
 pub mod outcome;
+mod plain_file;
 pub mod plan;
 pub mod position;
 pub mod relay;

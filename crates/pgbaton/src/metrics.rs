@@ -102,6 +102,8 @@ pub struct Metrics {
     /// Less than 0: not measured yet.
     behind: AtomicI64,
     oldest_micros: AtomicI64,
+    /// When that was measured, in nanoseconds since boot.
+    measured_at: AtomicU64,
     /// What to add to this machine's wall clock to get the database server's, in microseconds.
     server_clock: AtomicI64,
     commit_to_delivery: Histogram,
@@ -123,6 +125,7 @@ impl Default for Metrics {
             tier: AtomicU8::new(0),
             behind: AtomicI64::new(-1),
             oldest_micros: AtomicI64::new(-1),
+            measured_at: AtomicU64::new(0),
             server_clock: AtomicI64::new(0),
             commit_to_delivery: Histogram::default(),
             sink_down: Mutex::new(None),
@@ -229,6 +232,15 @@ impl Metrics {
     pub fn behind(&self, ids: u64, oldest: Duration) {
         self.behind.store(i64::try_from(ids).unwrap_or(i64::MAX), Ordering::Relaxed);
         self.oldest_micros.store(i64::try_from(oldest.as_micros()).unwrap_or(i64::MAX), Ordering::Relaxed);
+        self.measured_at.store(nanos_since_boot(), Ordering::Relaxed);
+    }
+
+    /// A message that waits grows older, although the database may not answer: until it is measured anew.
+    fn oldest(&self) -> Option<Duration> {
+        let micros = u64::try_from(self.oldest_micros.load(Ordering::Relaxed)).ok()?;
+        let since = nanos_since_boot().saturating_sub(self.measured_at.load(Ordering::Relaxed));
+        let grown = if micros == 0 { Duration::ZERO } else { Duration::from_nanos(since) };
+        Some(Duration::from_micros(micros).saturating_add(grown))
     }
 
     /// What to add to this machine's wall clock to get the database server's, by which messages are dated. Until it was
@@ -286,7 +298,7 @@ impl Metrics {
             refused: read(&self.refused),
             tier: Tier::of_number(self.tier.load(Ordering::Relaxed)),
             behind: known(&self.behind),
-            oldest: known(&self.oldest_micros).map(Duration::from_micros),
+            oldest: self.oldest(),
             sink_down: *self.sink_down.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }
@@ -300,6 +312,10 @@ impl Drop for Holding {
     fn drop(&mut self) {
         self.0.held.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+fn nanos_since_boot() -> u64 {
+    u64::try_from(clock::now().since_boot().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// This machine's wall clock, in microseconds since 1970.
@@ -318,6 +334,9 @@ mod tests {
         assert_eq!((metrics.counts().behind, metrics.counts().oldest), (None, None));
         metrics.behind(0, Duration::ZERO);
         assert_eq!((metrics.counts().behind, metrics.counts().oldest), (Some(0), Some(Duration::ZERO)));
+        // What waits grows older until the next look.
+        metrics.behind(1, Duration::from_secs(9));
+        assert!(metrics.counts().oldest > Some(Duration::from_secs(9)));
     }
 
     #[test]

@@ -135,11 +135,10 @@ pub struct Roles {
 /// The grants that the three roles need, as SQL.
 #[must_use]
 pub fn grants(roles: &Roles) -> String {
-    let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
     include_str!("grants.sql")
-        .replace("{migrate}", &quoted(&roles.migrate))
-        .replace("{relay}", &quoted(&roles.relay))
-        .replace("{producer}", &quoted(&roles.producer))
+        .replace("{migrate}", &sql::quoted(&roles.migrate))
+        .replace("{relay}", &sql::quoted(&roles.relay))
+        .replace("{producer}", &sql::quoted(&roles.producer))
 }
 
 #[cfg(test)]

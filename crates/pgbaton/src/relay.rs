@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, OnceCell, mpsc};
+use tokio::sync::{Notify, OnceCell, Semaphore, mpsc};
 
 use crate::clock;
 use crate::error::{Error, Kind};
-use crate::lane::{Grant, RelayName, ReplicaId};
+use crate::lane::{Grant, Lane, RelayName, ReplicaId};
 use crate::lease::BootInstant;
 use crate::metrics::Metrics;
 use crate::observe::Observe;
@@ -30,12 +30,17 @@ use crate::source::{Batch, Memory, Room, Source, Stint};
 
 mod acknowledge;
 pub(crate) mod claim;
+mod held;
 mod publish;
 mod read;
 mod wake;
 
 /// Batches a lane is read ahead by. Those without messages weigh nothing else, and a lane that is held takes none.
 const BATCHES_QUEUED: usize = 64;
+
+/// Lanes that are opened at the sink at once: a replica that takes over many, or a sink that comes back, must not be met by
+/// all of them together.
+pub(crate) const OPENINGS: usize = 8;
 
 /// How a relay is set up.
 #[derive(Clone)]
@@ -181,6 +186,8 @@ pub(crate) struct Relay {
     pub(crate) look_again: Arc<Notify>,
     /// Lanes that a person has to look at.
     refused: Mutex<BTreeSet<i32>>,
+    /// Turns at opening a lane at the sink.
+    openings: Semaphore,
 }
 
 impl Relay {
@@ -195,6 +202,14 @@ impl Relay {
         if if refused { lanes.insert(lane) } else { lanes.remove(&lane) } {
             self.metrics.refused(lanes.len());
         }
+    }
+
+    /// Whether a person has to look at all lanes that are read.
+    fn reading_refused(&self, refused: bool) {
+        self.flows
+            .with(|lanes| lanes.keys().copied().collect::<Vec<_>>())
+            .into_iter()
+            .for_each(|lane| self.refuse(lane, refused));
     }
 
     /// These are the lanes that this replica holds.
@@ -390,25 +405,28 @@ pub(crate) struct Outage(Mutex<OutageState>, Arc<Metrics>);
 struct OutageState {
     backoff: Backoff,
     until: Option<BootInstant>,
-    down: bool,
+    /// Lanes whose last call failed. The sink is down as long as there are any: one that is let in says nothing of the others.
+    failing: BTreeSet<i32>,
+    /// It may have been down before: nobody has asked yet.
+    unknown: bool,
 }
 
 impl Outage {
     pub(crate) fn new(cap: Duration, metrics: Arc<Metrics>) -> Self {
         let backoff = Backoff::new(Duration::from_millis(50), cap);
-        // It may have been down before.
-        Self(Mutex::new(OutageState { backoff, until: None, down: true }), metrics)
+        Self(Mutex::new(OutageState { backoff, until: None, failing: BTreeSet::new(), unknown: true }), metrics)
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut OutageState) -> T) -> T {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A call failed. Lanes that fail during one pause do not make it longer.
-    pub(crate) fn failed(&self, relay: &RelayName, fault: &Fault) {
+    /// A call of this lane failed. Lanes that fail during one pause do not make it longer.
+    pub(crate) fn failed(&self, lane: &Lane, fault: &Fault) {
         self.1.sink_is_down(fault);
+        let relay = &lane.relay;
         let pause = self.with(|state| {
-            state.down = true;
+            state.failing.insert(lane.number);
             let now = clock::now();
             if state.until.is_some_and(|until| now < until) {
                 return None;
@@ -422,21 +440,32 @@ impl Outage {
         }
     }
 
-    /// The sink took messages.
-    pub(crate) fn over(&self) {
-        let was_down = self.with(|state| {
+    /// The sink took messages of this lane.
+    pub(crate) fn over(&self, lane: &Lane) {
+        self.with(|state| {
             state.backoff.reset();
             state.until = None;
-            std::mem::take(&mut state.down)
         });
-        if was_down {
-            self.1.sink_is_up();
-        }
+        self.answered(lane);
     }
 
-    /// The sink has opened a lane. Whether it takes messages shows only when it is given some.
-    pub(crate) fn opened(&self) {
-        if self.with(|state| std::mem::take(&mut state.down)) {
+    /// The sink has opened this lane. Whether it takes messages shows only when it is given some.
+    pub(crate) fn answered(&self, lane: &Lane) {
+        self.no_longer_failing(lane, true);
+    }
+
+    /// This lane calls no more.
+    pub(crate) fn gone(&self, lane: &Lane) {
+        self.no_longer_failing(lane, false);
+    }
+
+    fn no_longer_failing(&self, lane: &Lane, answered: bool) {
+        let is_up = self.with(|state| {
+            let failed = state.failing.remove(&lane.number);
+            let unknown = answered && std::mem::take(&mut state.unknown);
+            (failed || unknown) && state.failing.is_empty()
+        });
+        if is_up {
             self.1.sink_is_up();
         }
     }
@@ -485,5 +514,21 @@ mod tests {
         flows.remove(&grant);
         flows.enqueue(batch(&memory, &grant, Stint(2)));
         assert!(batches.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_sink_is_down_until_no_lane_fails() {
+        let metrics = Arc::new(Metrics::default());
+        let outage = Outage::new(Duration::from_secs(1), Arc::clone(&metrics));
+        let lane = |number| Lane { relay: RelayName::new("orders").unwrap(), number, of: 16 };
+        let fault = Fault::new("a.fault", "x");
+        outage.failed(&lane(1), &fault);
+        let since = metrics.counts().sink_down;
+        outage.failed(&lane(2), &fault);
+        outage.answered(&lane(3));
+        outage.answered(&lane(1));
+        assert_eq!(metrics.counts().sink_down, since);
+        outage.gone(&lane(2));
+        assert_eq!(metrics.counts().sink_down, None);
     }
 }

@@ -144,7 +144,8 @@ impl Replica {
                     backoff.reset();
                     tracing::warn!("this replica's lease is over: all lanes dropped, starting again as a new one");
                 }
-                Err(error) if error.is_transient() => {
+                // A password that is being changed, or a role that is locked for a moment, ends no replica that has worked.
+                Err(error) if error.is_transient() || (previous.is_some() && error.is_login_refused()) => {
                     self.vitals.looked(false);
                     let pause = backoff.next(rand::random());
                     tracing::warn!(%error, ?pause, "the database cannot be used; trying again after the pause");

@@ -26,6 +26,11 @@ pub const READ_SETTINGS: &str = "set local enable_bitmapscan = off; \
      set local enable_memoize = off; set local enable_hashjoin = off; set local enable_mergejoin = off; \
      set local random_page_cost = 1; set local enable_partition_pruning = on; set local row_security = off";
 
+/// A name as SQL has it.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
 macro_rules! verbs {
     ($($verb:ident = $name:literal),* $(,)?) => {
         $(pub(crate) const $verb: Verb<'static> = Verb { name: $name, sql: include_str!(concat!("sql/", $name, ".sql")) };)*

@@ -5,8 +5,6 @@
 //! the certificate it shows, which is what channel binding rests on.
 
 use std::error::Error as StdError;
-use std::fs::Metadata;
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,9 +20,7 @@ use rustls::{
 };
 
 use crate::error::{Error, Kind};
-
-/// No certificate, key or password file is larger.
-const LARGEST_FILE_BYTES: u64 = 1 << 20;
+use crate::plain_file;
 
 /// libpq's `sslmode`, without `allow`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,7 +153,7 @@ fn add(roots: &mut RootCertStore, what: &str, path: &Path) -> Result<(), Error> 
 
 fn certificates_of(what: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let problem = |text: &str| Error::new(Kind::Config, format!("{what}: {} {text}", path.display()));
-    let (_, bytes) = plain_file(path).map_err(|error| problem("cannot be read").because(error))?;
+    let (_, bytes) = plain_file::read(path).map_err(|error| problem("cannot be read").because(error))?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     let found = found.map_err(|_| problem("is no PEM file of certificates"))?;
     if found.is_empty() { Err(problem("holds no certificate in PEM form")) } else { Ok(found) }
@@ -166,7 +162,7 @@ fn certificates_of(what: &str, path: &Path) -> Result<Vec<CertificateDer<'static
 /// A private key, if nobody else may read it: 0600, or 0640 where root owns it, as in libpq.
 fn key_of(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
     let problem = |text: &str| Error::new(Kind::Config, format!("sslkey: {} {text}", path.display()));
-    let (metadata, bytes) = plain_file(path).map_err(|error| problem("cannot be read").because(error))?;
+    let (metadata, bytes) = plain_file::read(path).map_err(|error| problem("cannot be read").because(error))?;
     let shared = if metadata.uid() == 0 { 0o037 } else { 0o077 };
     if metadata.mode() & shared != 0 {
         return Err(problem("may be used by others; make its permissions 0600, or 0640 if root owns it"));
@@ -175,23 +171,6 @@ fn key_of(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
         return Err(problem("is encrypted, which is not supported: give a key without a password"));
     }
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| problem("holds no private key in PEM form"))
-}
-
-/// A file's bytes. Only of a plain file, which a device or a pipe is not, and only if it is small.
-pub(crate) fn plain_file(path: &Path) -> std::io::Result<(Metadata, Vec<u8>)> {
-    let invalid = |text: &str| std::io::Error::new(std::io::ErrorKind::InvalidInput, text.to_owned());
-    // Opening a pipe would wait for its writer.
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(invalid("it is not a plain file"));
-    }
-    let file = std::fs::File::open(path)?;
-    let metadata = file.metadata()?;
-    let mut bytes = Vec::new();
-    file.take(LARGEST_FILE_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LARGEST_FILE_BYTES {
-        return Err(invalid("it is larger than 1 MiB"));
-    }
-    Ok((metadata, bytes))
 }
 
 /// `prefer` and `require` without a root: any certificate will do. Whoever shows it must hold its key, else somebody

@@ -94,6 +94,11 @@ impl Vitals {
         })
     }
 
+    /// Whether the supervisor has made no progress for two ttls: more than waiting for the database explains.
+    pub(crate) fn stands_still(&self) -> bool {
+        self.with(|marks| clock::now().since(marks.progressed) > 2 * marks.ttl)
+    }
+
     /// A replica begins.
     pub(crate) fn begin(&self, name: &str, ttl: Duration, relays: Vec<RelayName>) {
         self.with(|marks| {
@@ -160,6 +165,17 @@ mod tests {
         assert!(!Reading { lease: None, ..reading() }.ready());
         assert!(!Reading { database: Some(TTL + Duration::from_millis(1)), ..reading() }.ready());
         assert!(!Reading { database: None, ..reading() }.ready());
+    }
+
+    #[test]
+    fn it_stands_still_after_two_ttls() {
+        let vitals = Vitals::default();
+        vitals.begin("r", Duration::from_millis(1), Vec::new());
+        assert!(!Vitals::stands_still(&vitals) || vitals.read().progress > Duration::from_millis(2));
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(vitals.stands_still());
+        vitals.begin("r", TTL, Vec::new());
+        assert!(!vitals.stands_still());
     }
 
     #[test]

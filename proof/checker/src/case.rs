@@ -5,6 +5,7 @@ use crate::covered::Coverage;
 use crate::facts::{Facts, Line, MessageNo, Publish, PublishNo, at};
 use crate::fates::Fates;
 use crate::found::About;
+use crate::history::Nanos;
 use crate::lanes::{Ownership, ownerships};
 
 /// Records of one kind that are shown of a message.
@@ -99,10 +100,13 @@ impl Case {
         lines.collect()
     }
 
-    /// The fail-overs within this time, as lines.
+    /// Where the last fail-over before this moment and the next ones are told.
     #[must_use]
-    pub fn lines_of_fail_overs(&self) -> Vec<Line> {
-        self.facts.fail_overs.iter().map(|fail_over| fail_over.line).take(SHOWN).collect()
+    pub fn lines_of_fail_overs(&self, around: Nanos) -> Vec<Line> {
+        let mut all = self.facts.fail_overs.clone();
+        all.sort_by_key(|fail_over| fail_over.t);
+        let before = all.partition_point(|fail_over| fail_over.t < around).saturating_sub(1);
+        all.iter().skip(before).map(|fail_over| fail_over.line).take(SHOWN / 2).collect()
     }
 }
 

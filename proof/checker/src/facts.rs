@@ -74,6 +74,8 @@ pub struct Facts {
     pub drained: Option<(Nanos, Line)>,
     /// All is told.
     pub end: Option<(Nanos, Line)>,
+    /// Publishes that began before the last one of the same grant was answered.
+    pub overlapping: Vec<(PublishNo, PublishNo)>,
     /// Answers to no publish.
     pub stray_answers: Vec<Line>,
     /// When each line was written.

@@ -116,7 +116,10 @@ impl Facts {
             self.published.push(message);
         }
         self.letters.resize(self.published.len(), 0);
-        self.last_publish.insert((replica, grant), next(&self.publishes));
+        let number = next(&self.publishes);
+        if let Some(last) = self.last_publish.insert((replica, grant), number) {
+            self.overlapping.push((last, number));
+        }
         let (len, answer, answered) = (next(ids), Answer::None, None);
         self.publishes.push(Publish { replica, grant, batch, t, line, start, len, answer, answered });
     }

@@ -78,15 +78,8 @@ async fn migrate(place: &Place) -> Result<(), Error> {
 /// The value of `sink` in the configuration, and where to look for what it does.
 async fn inbox(place: &Place) -> Result<(String, Destination), Error> {
     let mut ddl = fleet::executable()?;
-    ddl.args(["inbox", INBOX]);
-    let ddl = output(ddl).await?;
-    let role = &place.inbox_relay.role;
-    let grants = format!(
-        "grant usage on schema inbox to \"{role}\";
-         grant insert, select (relay, message_id) on inbox.orders to \"{role}\";
-         grant insert, select, update on inbox.orders_fence to \"{role}\";"
-    );
-    run(&place.inbox_admin, &(ddl + &grants)).await?;
+    ddl.args(["inbox", INBOX, "--role", &place.inbox_relay.role]);
+    run(&place.inbox_admin, &output(ddl).await?).await?;
     let dsn = toml_text(&place.inbox_relay.dsn);
     let sink = format!("{{ type = \"postgres\", dsn = {dsn}, table = \"{INBOX}\" }}");
     Ok((sink, Destination::Table { client: connect(&place.inbox_admin.dsn).await?, table: Table::Inbox }))

@@ -163,7 +163,7 @@ async fn send_takes_every_form(major: u32) {
         assert_eq!([0, 1, 2, 3].map(|n| row.get::<_, Option<&str>>(n)), *stored, "{arguments:?}");
     }
     for (arguments, code, word) in [
-        (["t", "--json", "{secret"], 1, "22P02"),
+        (["t", "--json", "{secret"], 2, "not JSON"),
         (["t", "--headers", "[]"], 1, "outbox_headers_are_not_an_object"),
         (["", "--key", "k"], 1, "outbox_topic_is_empty"),
         (["t", "--json", "1"].map(|word| if word == "1" { "--stdin" } else { word }), 2, "--json"),

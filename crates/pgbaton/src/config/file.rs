@@ -1,26 +1,17 @@
 //! Files that a configuration consists of: itself, and those that hold one value, such as a secret.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
-/// More than any configuration or secret needs.
-const MOST_BYTES: u64 = 1 << 20;
+use crate::plain_file;
 
-/// The text of a regular file of at most 1 MiB.
+/// The text of a plain file of at most 1 MiB.
 ///
 /// # Errors
-/// What the system says, or which of these it is not. Devices and pipes may never end, so they are not even opened.
+/// Those of [`plain_file::read`], or that it is not UTF-8.
 pub(super) fn read(path: &Path) -> io::Result<String> {
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    let mut text = String::new();
-    File::open(path)?.take(MOST_BYTES + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MOST_BYTES {
-        return Err(io::Error::other("it is larger than 1 MiB"));
-    }
-    Ok(text)
+    let (_, bytes) = plain_file::read(path)?;
+    String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
 }
 
 /// The value that a file holds: its text without its last line break.

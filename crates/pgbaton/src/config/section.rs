@@ -30,6 +30,9 @@ impl Problems {
         // The last one is the closest: a section's keys come after the section.
         let by = self.overrides.iter().rev().find(|given| given.concerns(key));
         let by = by.map(|given| format!(" (set by {})", given.variable)).unwrap_or_default();
+        // A key that nobody knows may hold anything, and this goes to a terminal.
+        let key: String =
+            key.chars().flat_map(|c| if is_plain(c) { vec![c] } else { c.escape_unicode().collect() }).collect();
         self.found.borrow_mut().push(format!("{key}: {problem}{by}"));
     }
 
@@ -220,6 +223,11 @@ impl<'a> Section<'a> {
             self.problem(name, "is unknown");
         }
     }
+}
+
+/// Whether a terminal shows it as what it is: neither a control character nor one that changes the direction of text.
+pub(super) fn is_plain(c: char) -> bool {
+    !c.is_control() && !matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A duration with its unit, as in `5s` or `1m 30s`. None if it is not one, or is negative.

@@ -42,7 +42,7 @@ pub async fn rebase(database: &Database, forsake: i32) -> Result<Rebased, Error>
     const ANSWER: Duration = Duration::from_secs(24 * 3_600);
     let rows =
         super::with_the_outbox_locked(database, PATIENCE, ANSWER, (sql::REBASE, &[(&forsake, Type::INT4)])).await?;
-    let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "no answer"))?;
+    let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "pgbaton.rebase() gave no row"))?;
     Ok(Rebased { messages: row.try_get("messages")?, due: row.try_get("due")? })
 }
 

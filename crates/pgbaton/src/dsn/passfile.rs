@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::tls::plain_file;
+use crate::plain_file;
 
 /// A password file's lines. Holds secrets: it cannot be printed.
 #[derive(Default)]
@@ -27,7 +27,7 @@ pub(super) enum Unused {
 impl Passfile {
     /// Reads a file. One that others than its owner may read is not used, as in libpq.
     pub(super) fn read(path: &Path) -> Result<Self, Unused> {
-        let (metadata, bytes) = plain_file(path).map_err(|error| match error.kind() {
+        let (metadata, bytes) = plain_file::read(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => Unused::Missing,
             _ => Unused::Unfit(error.to_string()),
         })?;

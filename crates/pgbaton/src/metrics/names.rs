@@ -97,12 +97,12 @@ pub const SINK_TIER: Name = of_relay(
     None,
     "What the sink can promise: 1 exactly once, 3 once within a window, 4 at least once and fenced, 5 at least once",
 );
-/// For how long the sink has been down.
+/// For how long the sink has been down: calls of some lane have failed without a break.
 pub const SINK_DOWN: Name = of_relay(
     "pgbaton_sink_down",
     Kind::Gauge,
     Some(Unit::Seconds),
-    "For how long the sink has been down, as this replica sees it; 0 if it is not",
+    "For how long calls of some lane have failed without a break, as this replica sees it; 0 if none does",
 );
 /// Ids not passed yet.
 pub const IDS_BEHIND: Name = of_relay(

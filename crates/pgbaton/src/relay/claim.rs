@@ -11,12 +11,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Notify, OnceCell, mpsc, watch};
+use tokio::sync::{Notify, OnceCell, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use super::publish::{self, LaneEnd, LaneEnded, LaneStart, Order};
-use super::{Flows, Outage, Relay, RelaySpec, acknowledge, read, wake};
+use super::{Flows, OPENINGS, Outage, Relay, RelaySpec, acknowledge, read, wake};
 use crate::clock::{self, SharedLease};
 use crate::connection::{Connection, Slot};
 use crate::error::{Error, Kind};
@@ -150,6 +150,7 @@ impl Identity {
             lease: lease.clone(),
             here: here.subscribe(),
             look_again: Arc::clone(&look_again),
+            vitals: vitals.clone(),
         }));
         tasks.spawn(housekeeping::run(
             spec.database.clone(),
@@ -261,6 +262,11 @@ impl Identity {
         match result {
             Err(error) if error.is_transient() => {
                 tracing::warn!(%error, "looking at the other replicas failed; trying again");
+                Ok(())
+            }
+            // Whoever stood still was expired meanwhile, and the database may have refused anything because of that.
+            Err(error) if self.lease.check().is_err() => {
+                tracing::debug!(%error, "after the end of the lease");
                 Ok(())
             }
             result => result,
@@ -585,6 +591,7 @@ fn start_relay(
         observer: replica.observer.clone(),
         look_again: Arc::clone(look_again),
         refused: Mutex::default(),
+        openings: Semaphore::new(OPENINGS),
     });
     tasks.spawn(read::run(Arc::clone(&relay)));
     if spec.wake {

@@ -9,15 +9,15 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::acknowledge::Note;
+use super::held::{Held, Refusal};
 use super::{Flow, Relay};
 use crate::clock::{Deadline, SharedLease};
 use crate::error::{Error, Kind};
 use crate::faults;
 use crate::history;
 use crate::lane::{Epoch, Grant};
-use crate::metrics::Holding;
 use crate::observe::Answered;
-use crate::outcome::{AppendError, Fault, Outcome};
+use crate::outcome::{AppendError, Outcome};
 use crate::position::Incarnation;
 use crate::retry::Backoff;
 use crate::sink::{OpenError, OpenLane, Opening, Part, ProbeError};
@@ -79,6 +79,7 @@ pub(crate) async fn run(mut start: LaneStart) -> LaneEnded {
     let LaneStart { relay, grant, opening, .. } = start;
     relay.flows.remove(&grant);
     relay.source.close(&grant);
+    relay.outage.gone(&grant.lane);
     relay.refuse(grant.lane.number, matches!(end, LaneEnd::Refused(_)));
     if !matches!(end, LaneEnd::Drained) {
         let _ = relay.dealt.send(Note::Forget(grant.clone()));
@@ -99,7 +100,7 @@ async fn take_up(start: &mut LaneStart, deadline: Deadline) -> Result<LaneTask, 
             break opened;
         }
     };
-    start.relay.outage.opened();
+    start.relay.outage.answered(&start.grant.lane);
     start.opening = Opening::Again;
     faults::point("lane.fenced");
     let (relay, grant) = (&start.relay, &start.grant);
@@ -133,7 +134,7 @@ async fn take_up(start: &mut LaneStart, deadline: Deadline) -> Result<LaneTask, 
         batch,
         deadline,
         orders: start.orders.clone(),
-        holding: None,
+        held: None,
     })
 }
 
@@ -171,6 +172,8 @@ async fn open_sink(
     grant: &Grant,
     opening: Opening,
 ) -> Result<Option<(Box<dyn OpenLane>, Option<Opaque>)>, LaneEnd> {
+    // A closed semaphore would let all through.
+    let _turn = relay.openings.acquire().await;
     relay.outage.wait().await;
     let fault = match relay.probe().await {
         Ok(()) => match relay.spec.sink.open(grant, opening).await {
@@ -188,7 +191,7 @@ async fn open_sink(
         Err(ProbeError::SinkDown(fault)) => fault,
     };
     relay.metrics.sink_failed();
-    relay.outage.failed(&relay.spec.name, &fault);
+    relay.outage.failed(&grant.lane, &fault);
     Ok(None)
 }
 
@@ -216,7 +219,7 @@ struct LaneTask {
     deadline: Deadline,
     orders: watch::Receiver<Order>,
     /// While a message holds the lane.
-    holding: Option<Holding>,
+    held: Option<Held>,
 }
 
 impl LaneTask {
@@ -306,16 +309,21 @@ impl LaneTask {
             faults::point("lane.appended");
             match answer {
                 Ok(outcomes) => {
-                    self.relay.outage.over();
+                    self.relay.outage.over(&self.flow.grant.lane);
                     self.show(&part, &outcomes, began);
-                    let pause = self.take_outcomes(&outcomes, &mut left, batch);
+                    let (refused, asked) = self.take_outcomes(&outcomes, &mut left, batch);
                     if !left.is_empty() {
-                        self.pause(pause.unwrap_or_default().max(backoff.next(rand::random()))).await?;
+                        let pause = asked.unwrap_or_default().max(backoff.next(rand::random()));
+                        if let Some(refusal) = refused {
+                            let held = self.held.get_or_insert_with(|| Held::new(&self.relay.metrics));
+                            held.tell(&self.flow.grant, self.batch, &refusal, pause);
+                        }
+                        self.pause(pause).await?;
                     }
                 }
                 Err(error) => {
                     if self.recover(&error, &next, &mut backoff).await? {
-                        self.relay.outage.over();
+                        self.relay.outage.over(&self.flow.grant.lane);
                         let part = Part::whole(&batch.messages, None, &next).rest(&left);
                         self.show(&part, &vec![Outcome::Delivered; part.len()], began);
                         self.all_delivered(&mut left, batch);
@@ -325,7 +333,7 @@ impl LaneTask {
         }
         let keeps = self.relay.capabilities.get().is_some_and(|sink| sink.keeps_position);
         self.holds = keeps.then_some(next);
-        if self.holding.take().is_some() {
+        if self.held.take().is_some() {
             tracing::info!(grant = %self.flow.grant, batch = self.batch, "the sink took it; the lane goes on");
         }
         Ok(())
@@ -347,9 +355,15 @@ impl LaneTask {
         metrics.took(&tally);
     }
 
-    /// Counts outcomes and keeps in `left` what is not at the sink yet. Gives the longest pause a message asked for.
-    fn take_outcomes(&mut self, outcomes: &[Outcome], left: &mut Vec<usize>, batch: &Batch) -> Option<Duration> {
-        let metrics = Arc::clone(&self.relay.metrics);
+    /// Counts outcomes and keeps in `left` what is not at the sink yet. Gives the first message that the sink refused, and the
+    /// longest pause that it asked for.
+    fn take_outcomes<'a>(
+        &self,
+        outcomes: &'a [Outcome],
+        left: &mut Vec<usize>,
+        batch: &'a Batch,
+    ) -> (Option<Refusal<'a>>, Option<Duration>) {
+        let metrics = &self.relay.metrics;
         let mut tally = metrics.tally();
         let (mut delivered, mut repeated, mut longest, mut refused) = (0, 0, None, None);
         let tried = std::mem::take(left);
@@ -368,11 +382,11 @@ impl LaneTask {
                 Outcome::Retry { after, fault } => {
                     metrics.retried();
                     longest = longest.max(*after);
-                    refused.get_or_insert((*message, fault, "the sink asks to try again"));
+                    refused = refused.or(Some((*message, fault, false)));
                 }
                 Outcome::Rejected(fault) => {
                     metrics.rejected();
-                    refused.get_or_insert((*message, fault, "the sink rejects a message"));
+                    refused = refused.or(Some((*message, fault, true)));
                 }
                 Outcome::NotTried => {}
             }
@@ -381,21 +395,11 @@ impl LaneTask {
         metrics.delivered(delivered);
         metrics.repeated(repeated);
         metrics.took(&tally);
-        if let Some((message, fault, what)) = refused {
-            self.not_taken(message, batch, fault, what);
-        }
-        longest
-    }
-
-    /// One line for a batch: the rest waits for the first. Several that were refused together may be without fault but for
-    /// one.
-    fn not_taken(&mut self, message: usize, batch: &Batch, fault: &Fault, what: &str) {
-        self.holding.get_or_insert_with(|| self.relay.metrics.hold());
-        let first = batch.messages.iter().nth(message).map(|message| message.id).unwrap_or_default();
-        tracing::error!(
-            grant = %self.flow.grant, %fault, batch = self.batch, first, messages = batch.messages.len(),
-            "{what}; its lane is held until the sink takes it"
-        );
+        let refusal = refused.and_then(|(message, fault, rejected)| {
+            let message = batch.messages.iter().nth(message)?;
+            Some(Refusal { fault, rejected, message: message.id, topic: message.topic, left: left.len() })
+        });
+        (refusal, longest)
     }
 
     /// Between attempts, and while it is not known what the sink has: a lane is not split then.
@@ -414,7 +418,7 @@ impl LaneTask {
             AppendError::LeaseOver => return Err(LaneEnd::Stopped),
             AppendError::Fenced { epoch } => return Err(LaneEnd::Fenced(*epoch)),
             AppendError::Moved => return Err(LaneEnd::Reopen),
-            AppendError::SinkDown(fault) => self.relay.outage.failed(&self.relay.spec.name, fault),
+            AppendError::SinkDown(fault) => self.relay.outage.failed(&self.flow.grant.lane, fault),
             AppendError::Ambiguous(fault) => {
                 tracing::warn!(grant = %self.flow.grant, %fault, batch = self.batch, "it is not known whether the sink has this batch");
                 // Of the lane's own: the sink may answer all others.

@@ -40,6 +40,7 @@ async fn until_dropped(relay: Arc<Relay>) {
             Ok(Read { batches, next }) => {
                 backoff.reset();
                 if std::mem::take(&mut failing) {
+                    relay.reading_refused(false);
                     tracing::info!(relay = %relay.spec.name, "reading goes on");
                 }
                 let any = batches.iter().any(|batch| !batch.messages.is_empty());
@@ -57,7 +58,12 @@ async fn until_dropped(relay: Arc<Relay>) {
             }
             Err(error) => {
                 failing = true;
-                relay.report("reading failed; nothing is lost", &error);
+                if error.is_transient() {
+                    relay.report("reading failed; nothing is lost", &error);
+                } else {
+                    relay.reading_refused(true);
+                    relay.report("reading is refused: nothing is delivered until a person has decided", &error);
+                }
                 wait(&relay, backoff.next(rand::random())).await;
             }
         }

@@ -72,32 +72,42 @@ impl Out {
     }
 
     /// Writes whole lines, or none: a failed write is taken back, a torn one is cut when the file is opened again.
-    fn write(&self, lines: &[u8]) -> io::Result<()> {
+    fn write(&self, lines: &[u8]) -> Written {
         match self {
             Self::Stdout => {
                 let mut out = io::stdout().lock();
-                out.write_all(lines)?;
-                out.flush()
+                match out.write_all(lines).and_then(|()| out.flush()) {
+                    Ok(()) => Written::Whole,
+                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Written::Nothing(error),
+                    Err(error) => Written::Unsure(error),
+                }
             }
             Self::File { path, file } => {
                 let mut slot = file.lock().unwrap_or_else(PoisonError::into_inner);
-                let mut file = match slot.take() {
-                    Some(file) => file,
-                    None => open_file(path)?,
+                let opened = slot.take().map_or_else(|| open_file(path), Ok);
+                let (mut file, before) = match opened.and_then(|file| Ok((file.metadata()?.len(), file))) {
+                    Ok((before, file)) => (file, before),
+                    Err(error) => return Written::Nothing(error),
                 };
-                let before = file.metadata()?.len();
                 let flushed = file.write_all(lines).and_then(|()| {
                     faults::point("sink.mid_batch");
                     file.sync_data()
                 });
-                if let Err(error) = flushed {
-                    file.set_len(before)?;
-                    return Err(error);
+                match flushed {
+                    Ok(()) => {
+                        *slot = Some(file);
+                        Written::Whole
+                    }
+                    Err(error) if file.set_len(before).is_ok() => Written::Nothing(error),
+                    Err(error) => Written::Unsure(error),
                 }
-                *slot = Some(file);
-                Ok(())
             }
         }
+    }
+
+    /// What failed, and where.
+    fn fault(&self, error: &io::Error) -> Fault {
+        Fault::new("file.failed", &format!("{self}: {error}"))
     }
 }
 
@@ -161,17 +171,30 @@ impl OpenLane for JsonLines {
         // A dropped call leaves the write to end by itself: a whole batch, or nothing.
         let written = blocking(&self.0, move |out| {
             if deadline.check().is_err() {
-                return Ok(false);
+                return Ok(Written::LeaseOver);
             }
             faults::point("sink.checked");
-            out.write(&lines).map(|()| true)
+            Ok(out.write(&lines))
         });
         match written.await {
-            Ok(true) => Ok(outcomes),
-            Ok(false) => Err(AppendError::LeaseOver),
+            Ok(Written::Whole) => Ok(outcomes),
+            Ok(Written::LeaseOver) => Err(AppendError::LeaseOver),
+            Ok(Written::Nothing(error)) => Err(AppendError::SinkDown(self.0.fault(&error))),
+            Ok(Written::Unsure(error)) => Err(AppendError::Ambiguous(self.0.fault(&error))),
             Err(fault) => Err(AppendError::Ambiguous(fault)),
         }
     }
+}
+
+/// What came of writing a batch.
+enum Written {
+    Whole,
+    /// And nothing of it.
+    LeaseOver,
+    /// Nothing of it is there, or is read by anybody.
+    Nothing(io::Error),
+    /// All of it may be there.
+    Unsure(io::Error),
 }
 
 /// The lines of those messages that can be written, and what becomes of each. After one that cannot, no later message
@@ -203,7 +226,7 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, Fault> {
     let shared = Arc::clone(out);
     let result = tokio::task::spawn_blocking(move || work(&shared)).await.map_err(io::Error::other).flatten();
-    result.map_err(|error| Fault::new("file.failed", &format!("{out}: {error}")))
+    result.map_err(|error| out.fault(&error))
 }
 
 /// Names it for whoever has to look after it.

@@ -14,13 +14,13 @@ use tokio_postgres::types::Type;
 use super::{Capabilities, OpenError, OpenLane, Opening, Part, ProbeError, Sink, Tier};
 use crate::clock::Deadline;
 use crate::connection::{Access, Connection, Database, Parameter};
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::faults;
 use crate::lane::{Epoch, Grant};
 use crate::message::Payload;
 use crate::outcome::{AppendError, Fault, Outcome};
 use crate::source::Opaque;
-use crate::sql::Verb;
+use crate::sql::{self, Verb};
 
 /// The largest batch one statement takes well; arrays of it are built in memory on both sides.
 const MAX_BATCH_BYTES: usize = 16 << 20;
@@ -68,13 +68,14 @@ impl Inbox {
     }
 }
 
-/// The SQL that makes the inbox `schema.table` and its fence table.
+/// The SQL that makes the inbox `schema.table` and its fence table, and the grants of the role that the sink's DSN names.
 ///
 /// # Errors
 /// A name of another form.
-pub fn inbox_ddl(table: &str) -> Result<String, BadTable> {
+pub fn inbox_ddl(table: &str, role: &str) -> Result<String, BadTable> {
     let (schema, name) = split(table)?;
-    Ok(include_str!("postgres/inbox.sql").replace("{schema}", schema).replace("{table}", name))
+    let ddl = include_str!("postgres/inbox.sql").replace("{schema}", schema).replace("{table}", name);
+    Ok(ddl.replace("{role}", &sql::quoted(role)))
 }
 
 fn split(table: &str) -> Result<(&str, &str), BadTable> {
@@ -253,11 +254,12 @@ impl OpenInbox {
 fn messages_at_fault(error: &Error, messages: usize) -> Option<Vec<Outcome>> {
     // Data, integrity constraints, limits of a row or an index, and what a trigger raises.
     error.sql_state().filter(|state| ["22", "23", "54", "P0"].iter().any(|class| state.starts_with(class)))?;
-    let fault = Fault::new("postgres.refused", &error.to_string());
+    let refused = error.in_words();
     Some(if messages == 1 {
-        vec![Outcome::Rejected(fault)]
+        vec![Outcome::Rejected(Fault::new("postgres.refused", &refused))]
     } else {
-        vec![Outcome::Retry { after: None, fault }; messages]
+        let text = format!("{refused}. It is one of {messages} messages: the log of the sink's server names the row");
+        vec![Outcome::Retry { after: None, fault: Fault::new("postgres.refused", &text) }; messages]
     })
 }
 
@@ -274,7 +276,12 @@ fn refused(error: &Error) -> AppendError {
 }
 
 fn down(error: &Error) -> Fault {
-    Fault::new("postgres.failed", &error.to_string())
+    let text = match error.kind() {
+        // Its hint is for the database with the outbox.
+        Kind::Schema => format!("{}; `pgbaton inbox` prints the tables that a sink needs", error.in_words()),
+        _ => error.to_string(),
+    };
+    Fault::new("postgres.failed", &text)
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ mod sight;
 use patience::Patience;
 
 /// What to say when positions and log do not belong together.
-pub(crate) const REBASE: &str = "The log was restored, or set back by hand. `pgbaton rebase` takes all positions back \
+pub(crate) const REBASE: &str = "The outbox comes from a dump or a copy, or was set back by hand. `pgbaton rebase` takes all positions back \
      to what is certain without losing a message; messages delivered since then repeat";
 
 /// What to say when the server is another one than the schema knows, with the same tables.
@@ -387,16 +387,21 @@ impl Source for NativeSource {
 }
 
 fn xid(text: &str) -> Result<Xid, Error> {
-    text.parse().map(Xid).map_err(|error| Error::new(Kind::Internal, "a transaction id").because(error))
+    text.parse().map(Xid).map_err(|error| {
+        Error::new(Kind::Internal, "the server gave a transaction id that cannot be read").because(error)
+    })
 }
 
 fn snapshot(text: &str) -> Result<Snapshot, Error> {
-    text.parse().map_err(|error| Error::new(Kind::Internal, "a snapshot").because(error))
+    text.parse()
+        .map_err(|error| Error::new(Kind::Internal, "the server gave a snapshot that cannot be read").because(error))
 }
 
 /// The last number given out, from `ceiling`.
 pub(crate) fn number(rows: &[Row]) -> Result<i64, Error> {
-    let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "the sequence has no row"))?;
+    let row = rows
+        .first()
+        .ok_or_else(|| Error::new(Kind::Internal, "the server did not say the last number of pgbaton.outbox"))?;
     Ok(row.try_get("ceiling")?)
 }
 

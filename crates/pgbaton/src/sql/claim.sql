@@ -6,5 +6,5 @@
 update pgbaton.lane l set owner = $1::uuid, epoch = l.epoch + 1
 from unnest($3::text[], $4::integer[], $5::bigint[]) as c(relay, lane, epoch)
 where l.relay = c.relay and l.lane = c.lane and l.epoch = c.epoch and l.owner is null
-  and pgbaton.incarnation() = $2::text
+  and pgbaton.incarnation() = $2::text and exists (select from pgbaton.replica r where r.id = $1::uuid)
 returning l.relay, l.lane, l.lanes, l.epoch

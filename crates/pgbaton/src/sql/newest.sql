@@ -1,5 +1,7 @@
 -- A lane's newest position, by epoch and then seq, with what it is checked against: the one before it, the cluster's next
 -- transaction id, whether something was emptied that it has not passed, and what a sink's position may say of its origin.
+-- Unlike `emptied`, this does not ask what S or T saw running: a long transaction that never wrote into the segment would have
+-- every opening of the lane refused. Whoever sets a position back is refused rather than lose something.
 -- Parameters: $1 the relay, $2 the lane.
 -- Rows: two at most, the newest first; none if the lane was never registered. Locks: none.
 -- Relies on: the index on (leaf, relay, lane, epoch, seq).

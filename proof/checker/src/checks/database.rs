@@ -17,10 +17,11 @@ pub fn check(case: &Case, found: &mut Found) {
                     "The database lost a commit: transaction {} was confirmed and is not in the ledger",
                     transaction.number
                 );
+                let sent = transaction.committed.map_or(0, |(sent, _)| sent);
                 let wrote = facts.writes.iter().find(|write| write.transaction == number).map(|write| write.line);
                 let lines = wrote.into_iter().chain(transaction.committed.map(|(_, line)| line));
                 let about = About { transactions: vec![transaction.number], ..About::default() };
-                (text, lines.chain(case.lines_of_fail_overs()).collect(), about)
+                (text, lines.chain(case.lines_of_fail_overs(sent)).collect(), about)
             }),
             _ => {}
         }

@@ -2,13 +2,14 @@
 //!
 //! An epoch of a lane has one owner on one timeline. Ownerships of a lane, and of what it was split from or into, do not
 //! overlap: the statement that takes it is sent no earlier than the owner before gave it back, stopped it or left, or its lease
-//! ended, whichever came first. A killed owner has its lane until the end of its last lease. And a replica publishes only under
-//! a grant that it holds then.
+//! ended, whichever came first. A killed owner has its lane until the end of its last lease. A replica publishes only under
+//! a grant that it holds then, one call at a time; and no position is written under an epoch once the next owner was told that
+//! it has the lane, on the same timeline.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::case::{Case, lines_of_call};
-use crate::facts::{Answer, Publish, ReplicaNo, at};
+use crate::facts::{Ack, Answer, Claim, Publish, ReplicaNo, at};
 use crate::found::{About, Check, Found};
 use crate::history::Nanos;
 use crate::lanes::{Finest, Ownership};
@@ -24,6 +25,8 @@ pub fn check(case: &Case, found: &mut Found) {
     one_owner_of_an_epoch(case, found);
     no_overlap(case, found);
     publishes_under_a_grant(case, found);
+    one_call_at_a_time(case, found);
+    positions_of_the_owner(case, found);
 }
 
 fn one_owner_of_an_epoch(case: &Case, found: &mut Found) {
@@ -141,6 +144,56 @@ fn holds(ownership: &Ownership, publish: &Publish) -> bool {
     ownership.from <= publish.t && publish.t <= stopped
 }
 
+fn one_call_at_a_time(case: &Case, found: &mut Found) {
+    let facts = &case.facts;
+    for (last, next) in &facts.overlapping {
+        let (Some(last), Some(next)) = (at(&facts.publishes, *last), at(&facts.publishes, *next)) else { continue };
+        found.violation(facts, Check::Exclusive, || {
+            let grant = at(&facts.grants, next.grant);
+            let name = grant.map_or_else(String::new, lane);
+            let text = format!("Batch {} of lane {name} was published before the call before it was over", next.batch);
+            let lines = [last.line].into_iter().chain(lines_of_call(next)).collect();
+            (text, lines, About { lane: grant.cloned(), ..About::default() })
+        });
+    }
+}
+
+fn positions_of_the_owner(case: &Case, found: &mut Found) {
+    let facts = &case.facts;
+    let finest = Finest::new(facts);
+    let mut claims: Vec<&Claim> = facts.claims.iter().collect();
+    claims.sort_by_key(|claim| (facts.time(claim.line), claim.line));
+    let mut acks: Vec<&Ack> = facts.acks.iter().collect();
+    acks.sort_by_key(|ack| (ack.sent, ack.line));
+    let mut claims = claims.into_iter().peekable();
+    let mut newest: HashMap<(&str, u32), &Claim> = HashMap::new();
+    let epoch = |grant| at(&facts.grants, grant).map_or(0, |grant| grant.epoch);
+    for ack in acks {
+        while let Some(claim) = claims.next_if(|claim| facts.time(claim.line) <= ack.sent) {
+            for place in finest.of(claim.grant) {
+                let known = newest.entry(place).or_insert(claim);
+                if (claim.timeline, epoch(claim.grant)) >= (known.timeline, epoch(known.grant)) {
+                    *known = claim;
+                }
+            }
+        }
+        let is_newer = |claim: &&Claim| claim.timeline == ack.timeline && epoch(claim.grant) > epoch(ack.grant);
+        let Some(newer) = finest.of(ack.grant).filter_map(|place| newest.get(&place).copied()).find(is_newer) else {
+            continue;
+        };
+        found.violation(facts, Check::Exclusive, || {
+            let grant = at(&facts.grants, ack.grant);
+            let text = format!(
+                "A position of lane {} was written under epoch {}, after epoch {} had begun",
+                grant.map_or_else(String::new, lane),
+                epoch(ack.grant),
+                epoch(newer.grant)
+            );
+            (text, vec![newer.line, ack.line], About { lane: grant.cloned(), ..About::default() })
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,6 +278,29 @@ mod tests {
             let dropped = held().dropped(20, "r1", std::slice::from_ref(&g));
             assert_eq!(found(&dropped.published(21, "r1", &g, 1, &["a"], answer)).of(Check::Exclusive), expected);
         }
+    }
+
+    #[test]
+    fn a_lane_has_one_call_at_a_time() {
+        let g = grant(0, 1, 1);
+        let story = || two().claimed(10, "r1", std::slice::from_ref(&g)).publish(20, "r1", &g, 1, &["a"]);
+        let good = story().answered(21, "r1", &g, 1, "d").publish(22, "r1", &g, 2, &["b"]);
+        assert_eq!(found(&good).of(Check::Exclusive), 0);
+        assert_eq!(found(&story().publish(22, "r1", &g, 2, &["b"])).of(Check::Exclusive), 1);
+    }
+
+    #[test]
+    fn who_lost_a_lane_writes_no_position() {
+        let story = || {
+            two().claimed(10, "r1", &one(1, 2, 1)).left(20, "r1").claimed(30, "r2", &[grant(3, 4, 3), grant(1, 4, 3)])
+        };
+        // A position that was sent at 30.
+        assert_eq!(found(&story().acknowledged(31, "r1", &grant(1, 2, 1), 5)).of(Check::Exclusive), 1);
+        assert_eq!(found(&story().acknowledged(30, "r1", &grant(1, 2, 1), 5)).of(Check::Exclusive), 0);
+        assert_eq!(found(&story().acknowledged(31, "r2", &grant(1, 4, 3), 5)).of(Check::Exclusive), 0);
+        // The claim was lost in a fail-over, and the lane is still the first one's.
+        let lost = story().failed_over(40, 50, 2, false).on(2).acknowledged(60, "r1", &grant(1, 2, 1), 5);
+        assert_eq!(found(&lost).of(Check::Exclusive), 0);
     }
 
     #[test]

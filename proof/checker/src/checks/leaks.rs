@@ -20,7 +20,7 @@ const WARM_UP: Nanos = 20 * SECOND;
 /// The first minute, for memory.
 const FIRST: Nanos = 60 * SECOND;
 /// Fewer samples are not judged.
-const FEWEST: usize = 16;
+const FEWEST: usize = 12;
 /// Over less time nothing is judged.
 const SHORTEST: Nanos = 60 * SECOND;
 /// Files or connections.

@@ -16,6 +16,7 @@ on_each_version!(
     an_acknowledgement_of_another_owner_writes_nothing,
     an_acknowledgement_of_another_incarnation_writes_nothing,
     a_claim_takes_only_what_it_saw_free,
+    who_was_expired_claims_nothing,
     a_replica_that_has_renewed_is_not_expired,
 );
 
@@ -183,6 +184,14 @@ async fn a_claim_takes_only_what_it_saw_free(major: u32) {
     // Not even if it is the owner's.
     assert_eq!(hand.claim(slow.id, 0, 1).await, None);
     assert_eq!(owner_id(&hand).await, quick.id);
+}
+
+/// It stood still after its look, and was expired before its claim.
+async fn who_was_expired_claims_nothing(major: u32) {
+    let hand = Hand::new(major, 1).await;
+    let gone = hand.holder().await;
+    hand.admin.batch_execute("delete from pgbaton.replica").await.unwrap();
+    assert_eq!(hand.claim(gone.id, 0, 0).await, None);
 }
 
 /// Its beat has moved on since it was last seen.

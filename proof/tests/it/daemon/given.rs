@@ -38,7 +38,7 @@ async fn what_cannot_be_meant_is_refused() {
     let good = format!("[database]\ndsn = \"host=x\"\n{DISCARD}");
     for (text, variable, words) in [
         (both, None, &["database.dsn", "given twice", "dsn_file"][..]),
-        (by_file("/dev/zero"), None, &["database.dsn_file", "/dev/zero", "regular"]),
+        (by_file("/dev/zero"), None, &["database.dsn_file", "/dev/zero", "plain file"]),
         (by_file("missing"), None, &["database.dsn_file", "missing"]),
         (good.clone(), Some(("PGBATON__DATABASE__DNS", "x")), &["database.dns", "unknown", "PGBATON__DATABASE__DNS"]),
         (good.clone(), Some(("PGBATON__RELAYS__ORDERS__LANES", "3")), &["lanes", "PGBATON__RELAYS__ORDERS__LANES"]),
@@ -64,6 +64,6 @@ async fn a_configuration_is_a_regular_file() {
     for path in ["/dev/zero", "/dev/stdin", "/"] {
         let output = outbox.pgbaton(&["check-config", "--config", path]).await.unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(2) && error.contains("regular file"), "{path}: {error}");
+        assert!(output.status.code() == Some(2) && error.contains("plain file"), "{path}: {error}");
     }
 }

@@ -1,5 +1,6 @@
 //! `/healthz` and `/readyz` while things go wrong.
 
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use proof::fixture::{Fixture, toml_text};
@@ -46,6 +47,67 @@ async fn a_replica_that_works_says_so() {
     assert_eq!(get(&address, "/").await.body, "/healthz\n/readyz\n/metrics\n");
 }
 
+/// What only a person can mend shows, although lanes are owned and the sink answers: and that it is mended, too.
+#[tokio::test]
+async fn lanes_that_cannot_be_read_are_refused() {
+    let outbox = Fixture::new(15).await.unwrap();
+    let (admin, producer) = (outbox.admin().await.unwrap(), outbox.producer().await.unwrap());
+    let mut replica = outbox.run("r1", &format!("{ANYWHERE}{DISCARD}")).unwrap();
+    let address = ready(&mut replica).await;
+    producer.batch_execute("select pgbaton.send('orders', '{}'::json) from generate_series(1, 100)").await.unwrap();
+    get_until(&address, "/metrics", "delivered", |answer| {
+        answer.body.contains("delivered_total{relay=\"orders\"} 100")
+    })
+    .await;
+    admin.batch_execute("select setval('pgbaton.outbox_id_seq', 5)").await.unwrap();
+    producer.batch_execute("select pgbaton.send('orders', '{}'::json)").await.unwrap();
+    let refused =
+        |lanes: u64| move |answer: &super::Answer| answer.json()["relays"]["orders"]["lanes_refused"] == lanes;
+    get_until(&address, "/readyz", "refused", refused(16)).await;
+    replica.wait_for_line("reading is refused", SOON).await.unwrap();
+    admin.batch_execute("select setval('pgbaton.outbox_id_seq', 100)").await.unwrap();
+    get_until(&address, "/readyz", "mended", refused(0)).await;
+}
+
+/// A collector of logs that stands still: lines wait, then are dropped. Nothing else waits.
+#[tokio::test]
+async fn nobody_reads_the_log() {
+    let outbox = Fixture::new(15).await.unwrap();
+    outbox.inbox("app.inbox").await.unwrap();
+    let relays = format!("[relays.orders]\nsink = {}\n", outbox.inbox_sink("app.inbox"));
+    // So much that a pipe is full at once.
+    let config = outbox.configuration("r1", &format!("{ANYWHERE}{relays}")).unwrap();
+    let mut command = outbox.command().unwrap();
+    command.env("PGBATON__LOG__LEVEL", "trace");
+    let mut replica = command.args(["run", "--config"]).arg(config).stderr(Stdio::piped()).spawn().unwrap();
+    let (admin, producer) = (outbox.admin().await.unwrap(), outbox.producer().await.unwrap());
+    let mut beat = 0_i64;
+    for round in 1..=3 {
+        producer
+            .batch_execute("select pgbaton.send('orders', '{}'::json) from generate_series(1, 1000)")
+            .await
+            .unwrap();
+        let goes_on = "select (select count(*) from app.inbox) = $1 and coalesce(max(beat), 0) > $2, max(beat) \
+                       from pgbaton.replica";
+        let since = Instant::now();
+        let goes_on = async || admin.query_one(goes_on, &[&(round * 1_000_i64), &beat]).await.unwrap();
+        let mut row = goes_on().await;
+        while !row.get::<_, bool>(0) {
+            assert!(since.elapsed() < SOON && replica.try_wait().unwrap().is_none(), "round {round}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            row = goes_on().await;
+        }
+        beat = row.get(1);
+    }
+    let pid = rustix::process::Pid::from_child(&replica);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let since = Instant::now();
+    while replica.try_wait().unwrap().is_none() {
+        assert!(since.elapsed() < SOON, "it does not end");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 async fn a_stopped_database_is_no_reason_to_restart(major: u32) {
     let mut cluster = Cluster::start(&Binaries::find(major).unwrap(), Options::default()).await.unwrap();
     let outbox = Fixture::on(&cluster).await.unwrap();
@@ -72,7 +134,7 @@ async fn a_sink_that_is_down_shows_in_the_body(major: u32) {
     let outbox = Fixture::new(major).await.unwrap();
     let mut cluster = Cluster::start(&Binaries::find(major).unwrap(), Options::default()).await.unwrap();
     cluster.create_database("sink", None).await.unwrap();
-    let ddl = pgbaton::sink::postgres::inbox_ddl("app.inbox").unwrap();
+    let ddl = pgbaton::sink::postgres::inbox_ddl("app.inbox", "postgres").unwrap();
     cluster.admin("sink").await.unwrap().batch_execute(&ddl).await.unwrap();
     cluster.stop_fast().await.unwrap();
     let relays = format!(

@@ -167,6 +167,31 @@ async fn an_idle_connection_that_was_closed_is_replaced() {
     answering.await.unwrap();
 }
 
+/// Whoever takes in preliminary answers without an end does nothing else.
+#[tokio::test]
+async fn preliminary_answers_have_an_end() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let flooding = tokio::spawn(async move {
+        // The first connection is the lane's own, and is used.
+        let (mut socket, _) = listener.accept().await.unwrap();
+        read_request(&mut socket).await;
+        let hints = b"HTTP/1.1 103 Early Hints\r\n\r\n".repeat(100);
+        let mut sent = 0;
+        while socket.write_all(&hints).await.is_ok() {
+            sent += hints.len();
+        }
+        sent
+    });
+    let mut settings = settings(&format!("http://{address}/"));
+    settings.timeout = Duration::from_secs(60);
+    let mut lane = lane(&settings).await;
+    let outcomes = append(&mut lane, &["1"]).await.unwrap();
+    assert_eq!(words(&outcomes), ["retry http.connection_lost"]);
+    let sent = flooding.await.unwrap();
+    assert!(sent < 16 << 20, "{sent} bytes were sent: those of sockets' buffers, and a quota");
+}
+
 /// Until the end of the body `{}`.
 pub(super) async fn read_request(socket: &mut TcpStream) {
     let mut read = Vec::new();

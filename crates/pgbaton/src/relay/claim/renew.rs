@@ -14,6 +14,7 @@ use crate::lane::ReplicaId;
 use crate::lease::{Beat, LeaseStep};
 use crate::position::Incarnation;
 use crate::thread;
+use crate::vitals::Vitals;
 
 /// A renewal that failed is tried again after this.
 const RENEW_AGAIN: Duration = Duration::from_millis(100);
@@ -26,6 +27,7 @@ pub(super) struct Renewer {
     /// Renewals count only in the incarnation that everything in memory belongs to.
     pub(super) here: watch::Receiver<Incarnation>,
     pub(super) look_again: Arc<Notify>,
+    pub(super) vitals: Vitals,
 }
 
 /// Renews the lease until it is over, or this is dropped.
@@ -33,17 +35,22 @@ pub(super) async fn run(renewer: Renewer) -> Result<(), Error> {
     thread::on_its_own("renew", move || until_over(renewer)).await
 }
 
-async fn until_over(Renewer { database, id, lease, here, look_again }: Renewer) {
+async fn until_over(Renewer { database, id, lease, here, look_again, vitals }: Renewer) {
     let mut slot = Slot::new(database);
+    // Once for each trouble: renewals are tried ten times a second.
+    let mut told = false;
     loop {
         match lease.get().next(clock::now()) {
             LeaseStep::Over => return,
             LeaseStep::Wait(until) => tokio::time::sleep(until.since(clock::now())).await,
+            // The lanes are of use to nobody as long as whoever looks after them stands still: others shall have them.
+            LeaseStep::Renew if vitals.stands_still() => tokio::time::sleep(RENEW_AGAIN).await,
             LeaseStep::Renew => {
                 let sent = clock::now();
                 match renew_once(&mut slot, id).await {
                     // In another incarnation it counts from when everything was read again.
                     Ok((found, Some(_))) if found == *here.borrow() => {
+                        told = false;
                         lease.renewed(sent);
                         history::renewed(id, &lease);
                     }
@@ -56,7 +63,9 @@ async fn until_over(Renewer { database, id, lease, here, look_again }: Renewer) 
                         return;
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "the lease could not be renewed; trying again");
+                        if !std::mem::replace(&mut told, true) {
+                            tracing::warn!(%error, "the lease could not be renewed; trying again");
+                        }
                         tokio::time::sleep(RENEW_AGAIN).await;
                     }
                 }

@@ -6,6 +6,7 @@
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
@@ -37,6 +38,9 @@ pub(super) const PRIVATE: &str = "http.private_address";
 const MOST_OF_AN_ANSWER: usize = 64 * 1024;
 /// The most of an answer's head, and of what is buffered of it.
 const MOST_OF_A_HEAD: usize = 64 * 1024;
+/// What may be read of a connection for one request, below TLS: an endpoint may send as many preliminary answers as it
+/// likes, and whoever takes them in does nothing else meanwhile.
+const MOST_OF_AN_EXCHANGE: usize = 2 * (MOST_OF_AN_ANSWER + MOST_OF_A_HEAD);
 /// A connection that was idle for longer is not used again: something in between may have forgotten it.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -59,15 +63,43 @@ impl Until {
     }
 }
 
-/// A socket that writes nothing once the lease is over.
+/// How many bytes may still be read of a connection.
+#[derive(Clone)]
+struct Quota(Arc<AtomicUsize>);
+
+impl Quota {
+    fn new() -> Self {
+        Self(Arc::new(AtomicUsize::new(MOST_OF_AN_EXCHANGE)))
+    }
+
+    /// For the next request.
+    fn renew(&self) {
+        self.0.store(MOST_OF_AN_EXCHANGE, Ordering::Relaxed);
+    }
+
+    fn take(&self, bytes: usize) -> io::Result<()> {
+        let left = self.0.load(Ordering::Relaxed).checked_sub(bytes);
+        self.0.store(left.unwrap_or_default(), Ordering::Relaxed);
+        left.map(drop).ok_or_else(|| io::Error::other("the endpoint sends without an end"))
+    }
+}
+
+/// A socket that writes nothing once the lease is over, and reads no more than its quota.
 struct Guarded {
     socket: TcpStream,
     until: Until,
+    quota: Quota,
 }
 
 impl AsyncRead for Guarded {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().socket).poll_read(cx, buf)
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        let read = Pin::new(&mut this.socket).poll_read(cx, buf);
+        if matches!(read, Poll::Ready(Ok(()))) {
+            this.quota.take(buf.filled().len() - before)?;
+        }
+        read
     }
 }
 
@@ -126,7 +158,8 @@ impl Dialer {
         let failed = |code, what: &str| Fault::new(code, &format!("{}: {what}", self.host));
         let dialled = tokio::time::timeout(self.timeout, async {
             let (socket, address) = self.connect().await?;
-            let guarded = Guarded { socket, until: until.clone() };
+            let quota = Quota::new();
+            let guarded = Guarded { socket, until: until.clone(), quota: quota.clone() };
             let stream: Box<dyn Stream> = match &self.tls {
                 None => Box::new(guarded),
                 Some((connector, name)) => {
@@ -134,7 +167,8 @@ impl Dialer {
                     Box::new(secured.map_err(|error| failed("http.tls", &format!("no TLS connection: {error}")))?)
                 }
             };
-            let link = Link::over(stream).await.map_err(|error| failed("http.unreachable", &error.to_string()))?;
+            let link =
+                Link::over(stream, quota).await.map_err(|error| failed("http.unreachable", &error.to_string()))?;
             Ok((link, address))
         });
         dialled
@@ -181,6 +215,7 @@ type Driver = http1::Connection<TokioIo<Box<dyn Stream>>, Full<Bytes>>;
 pub(super) struct Link {
     sender: SendRequest<Full<Bytes>>,
     driver: Box<Driver>,
+    quota: Quota,
     /// When it was last given back, or made.
     since: BootInstant,
 }
@@ -194,10 +229,10 @@ pub(super) enum Exchange {
 }
 
 impl Link {
-    async fn over(stream: Box<dyn Stream>) -> hyper::Result<Self> {
+    async fn over(stream: Box<dyn Stream>, quota: Quota) -> hyper::Result<Self> {
         let (sender, driver) =
             http1::Builder::new().max_buf_size(MOST_OF_A_HEAD).handshake(TokioIo::new(stream)).await?;
-        Ok(Self { sender, driver: Box::new(driver), since: clock::now() })
+        Ok(Self { sender, driver: Box::new(driver), quota, since: clock::now() })
     }
 
     /// Whether it can be used, as far as this side knows: the other one may be closing it just now.
@@ -207,7 +242,8 @@ impl Link {
 
     /// Sends a request and reads its answer: both within `timeout`, and not more of the answer than is worth it.
     pub(super) async fn exchange(self, request: Post, timeout: Duration) -> Exchange {
-        let Self { mut sender, driver, .. } = self;
+        let Self { mut sender, driver, quota, .. } = self;
+        quota.renew();
         let (mut driver, mut head) = (Some(driver), None);
         let reading = read(&mut sender, request, &mut head);
         let whole = match tokio::time::timeout(timeout, driven(reading, &mut driver)).await {
@@ -220,7 +256,7 @@ impl Link {
             Some((status, after)) => Answer::Status(status, after),
             None => Answer::TimedOut(timeout),
         };
-        let link = driver.filter(|_| whole).map(|driver| Self { sender, driver, since: clock::now() });
+        let link = driver.filter(|_| whole).map(|driver| Self { sender, driver, quota, since: clock::now() });
         Exchange::Answered(answer, link)
     }
 }

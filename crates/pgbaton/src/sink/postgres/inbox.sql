@@ -23,7 +23,6 @@ create table {schema}.{table}_fence (
   position bytea,
   primary key (relay, lane)
 );
--- For the sink's role:
---   grant usage on schema {schema} to …;
---   grant insert, select (relay, message_id) on {schema}.{table} to …;
---   grant insert, select, update on {schema}.{table}_fence to …;
+grant usage on schema {schema} to {role};
+grant insert, select (relay, message_id) on {schema}.{table} to {role};
+grant insert, select, update on {schema}.{table}_fence to {role};

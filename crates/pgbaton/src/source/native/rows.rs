@@ -113,7 +113,7 @@ struct Raw<'a>(&'a [u8]);
 impl<'a> Raw<'a> {
     fn text(self) -> Result<&'a str, Error> {
         std::str::from_utf8(self.0)
-            .map_err(|error| Error::new(Kind::Internal, "a text that is not UTF-8").because(error))
+            .map_err(|error| Error::new(Kind::Internal, "the outbox gave a text that is not UTF-8").because(error))
     }
 }
 
@@ -128,5 +128,7 @@ impl<'a> FromSql<'a> for Raw<'a> {
 }
 
 fn fixed<const N: usize>(raw: Raw<'_>) -> Result<[u8; N], Error> {
-    raw.0.try_into().map_err(|error| Error::new(Kind::Internal, "a value of another size").because(error))
+    raw.0.try_into().map_err(|error| {
+        Error::new(Kind::Internal, "the outbox gave a value of another size than its type has").because(error)
+    })
 }

@@ -65,7 +65,9 @@ impl NativeSource {
         };
         self.still(&here, &ceiling)?;
         let ceiling = number(&ceiling)?;
-        let written = written.first().ok_or_else(|| Error::new(Kind::Internal, "no log position"))?;
+        let written = written
+            .first()
+            .ok_or_else(|| Error::new(Kind::Internal, "the server did not say how far it has written its log"))?;
         self.await_flush(connection, &here, written).await?;
         if ceiling < least {
             return Err(Error::refused(
@@ -144,12 +146,12 @@ fn known(log: &Log, lanes: &[i32]) -> (i64, i64) {
 
 /// The server's clock when it took the target.
 fn server_clock(rows: &[Row]) -> Result<Timestamp, Error> {
-    let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "no clock"))?;
+    let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "the server did not say its time"))?;
     Ok(Timestamp(row.try_get("clock")?))
 }
 
 fn read_target(rows: &[Row]) -> Result<Snapshot, Error> {
-    let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "no snapshot"))?;
+    let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "the server gave no snapshot"))?;
     if !row.try_get::<_, bool>("alone")? {
         return Err(Error::new(Kind::Internal, "a target was taken in a transaction that has an id"));
     }

@@ -1,0 +1,356 @@
+//! A relay in a few lines: what it does right is what the checker expects, what it does wrong is a [`Wrong`].
+
+use checker::history::{Event, Grant, Nanos, Position};
+use rand::RngExt;
+
+use super::sink::Fence;
+use super::stage::{Committed, IN_FLIGHT, Kind, LEASE, MS, Stage};
+
+/// What the relay does wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wrong {
+    Nothing,
+    ClaimsEarly,
+    StartsBehindThePosition,
+    SkipsAMessage,
+    SwapsTwo,
+    NeverWaits,
+    WritesAnOldPosition,
+    IgnoresItsLease,
+    SendsWhatWasRolledBack,
+}
+
+/// A lane by the database.
+#[derive(Clone)]
+pub struct Row {
+    pub lane: u32,
+    pub of: u32,
+    pub epoch: i64,
+    pub owner: Option<u32>,
+    pub batch: i64,
+    pub upto: usize,
+}
+
+impl Row {
+    /// The index of the next message of this lane.
+    pub fn next(&self, log: &[Committed], from: usize) -> Option<usize> {
+        (from..log.len()).find(|index| log[*index].key % self.of == self.lane)
+    }
+
+    fn grant(&self) -> Grant {
+        Grant { relay: "orders".into(), lane: self.lane, of: self.of, epoch: self.epoch }
+    }
+}
+
+/// A lane as its owner has it.
+struct Held {
+    row: Row,
+    /// How far it was read, and its last batch.
+    read: usize,
+    batch: i64,
+    /// Messages that are in flight.
+    flying: usize,
+    /// Of the timeline.
+    timeline: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    Running,
+    Frozen { wakes: Nanos },
+    Dead,
+}
+
+pub struct Replica {
+    pub number: u32,
+    pub name: String,
+    pub pid: u32,
+    pub state: State,
+    until: Nanos,
+    lanes: Vec<Held>,
+    /// A call that was under way when it was frozen: lane, batch, ids.
+    calling: Option<(Grant, i64, Vec<String>)>,
+}
+
+impl Replica {
+    pub fn new(number: u32, until: Nanos) -> Self {
+        let name = format!("replica-{number}");
+        Self { number, name, pid: 1_000 + number, state: State::Running, until, lanes: Vec::new(), calling: None }
+    }
+
+    pub fn joined(&self) -> Event {
+        let (replica, name) = (self.id(), self.name.clone());
+        Event::Joined { replica, name, pid: self.pid, ttl_ms: 5_000, until: self.until }
+    }
+
+    pub fn runs(&self) -> bool {
+        self.state == State::Running
+    }
+
+    fn id(&self) -> String {
+        format!("r{}", self.number)
+    }
+}
+
+/// Each replica does what is due, and one thing by chance.
+pub fn step(stage: &mut Stage) {
+    expire(stage);
+    for index in 0..stage.replicas.len() {
+        match stage.replicas[index].state {
+            State::Dead => {}
+            State::Frozen { wakes } if stage.t >= wakes => wakes_up(stage, index),
+            State::Frozen { .. } => {}
+            State::Running => acts(stage, index),
+        }
+    }
+}
+
+/// Lanes of a replica whose lease is over are free.
+fn expire(stage: &mut Stage) {
+    let early = if stage.wrong == Wrong::ClaimsEarly { 3_000 * MS } else { 0 };
+    for row in &mut stage.database.rows {
+        let owner = stage.replicas.iter().find(|replica| Some(replica.number) == row.owner);
+        if owner.is_some_and(|owner| !owner.runs() && stage.t + early > owner.until) {
+            row.owner = None;
+        }
+    }
+}
+
+fn acts(stage: &mut Stage, index: usize) {
+    let (id, name) = (stage.replicas[index].id(), stage.replicas[index].name.clone());
+    stage.replicas[index].until = stage.t + LEASE;
+    let until = stage.t + LEASE;
+    stage.tell(&name, Event::Renewed { replica: id, until });
+    let mine = stage.replicas[index].lanes.len();
+    let fair = stage.database.rows.len().div_ceil(3);
+    if mine < fair && stage.t >= stage.claims_from {
+        claim(stage, index);
+    }
+    for lane in 0..stage.replicas[index].lanes.len() {
+        if stage.chance(60.0) {
+            publish(stage, index, lane);
+        }
+    }
+    if stage.chance(40.0) || stage.replicas[index].lanes.iter().any(|lane| lane.flying > IN_FLIGHT / 2) {
+        acknowledge(stage, index);
+    }
+    if stage.chance(2.0) {
+        let split = stage.chance(30.0);
+        release(stage, index, split);
+    }
+}
+
+fn claim(stage: &mut Stage, index: usize) {
+    let number = stage.replicas[index].number;
+    let Some(free) = stage.database.rows.iter().position(|row| row.owner.is_none()) else { return };
+    let sent = stage.t;
+    let row = &mut stage.database.rows[free];
+    (row.owner, row.epoch) = (Some(number), row.epoch + 1);
+    let (mut row, timeline) = (row.clone(), stage.timeline);
+    let (replica, name) = (stage.replicas[index].id(), stage.replicas[index].name.clone());
+    stage.tell(&name, Event::Claimed { replica: replica.clone(), sent, timeline, grants: vec![row.grant()] });
+    if stage.sink.kind == Kind::Inbox {
+        let held = stage.sink.fences.get(&row.lane).map_or(0, |fence| fence.epoch);
+        if held >= row.epoch {
+            let from = row.grant();
+            row.epoch = held + 1;
+            stage.database.rows[free].epoch = row.epoch;
+            let sent = stage.t;
+            stage.tell(&name, Event::Raised { replica, sent, timeline, from, to: row.grant() });
+        }
+    }
+    open(stage, index, row);
+}
+
+/// Takes up a lane: what the sink has is settled first.
+fn open(stage: &mut Stage, index: usize, row: Row) {
+    let timeline = stage.timeline;
+    let mut held = Held { read: row.upto, batch: row.batch, flying: 0, timeline, row };
+    if stage.wrong == Wrong::StartsBehindThePosition {
+        held.read = held.read.saturating_sub(40);
+    }
+    if stage.sink.kind == Kind::Inbox {
+        let new = Fence { epoch: held.row.epoch, batch: held.batch, upto: held.read, timeline };
+        let fence = stage.sink.fences.entry(held.row.lane).or_insert(new);
+        fence.epoch = held.row.epoch;
+        if fence.timeline < timeline {
+            held.batch = held.batch.max(fence.batch);
+        } else if fence.batch > held.batch {
+            (held.batch, held.read) = (fence.batch, fence.upto);
+            stage.replicas[index].lanes.push(held);
+            acknowledge(stage, index);
+            return;
+        }
+    }
+    stage.replicas[index].lanes.push(held);
+}
+
+/// The next messages of a lane: ids, and how far they go.
+fn read(stage: &mut Stage, index: usize, lane: usize) -> (Vec<String>, usize) {
+    let most = stage.rng.random_range(1..5);
+    let held = &stage.replicas[index].lanes[lane];
+    let (mut ids, mut upto) = (Vec::new(), held.read);
+    while ids.len() < most
+        && let Some(next) = held.row.next(&stage.database.log, upto)
+    {
+        ids.push(stage.database.log[next].id.clone());
+        upto = next + 1;
+    }
+    let now_and_then = stage.chance(2.0);
+    match stage.wrong {
+        Wrong::SkipsAMessage if ids.len() > 1 && now_and_then => drop(ids.pop()),
+        Wrong::SwapsTwo if ids.len() > 1 => ids.reverse(),
+        Wrong::SendsWhatWasRolledBack if !ids.is_empty() => ids.extend(stage.undone.take()),
+        _ => {}
+    }
+    (ids, upto)
+}
+
+fn publish(stage: &mut Stage, index: usize, lane: usize) {
+    let (ids, upto) = read(stage, index, lane);
+    let flying = stage.replicas[index].lanes[lane].flying;
+    if ids.is_empty() || (flying > 0 && flying + ids.len() > IN_FLIGHT && stage.wrong != Wrong::NeverWaits) {
+        return;
+    }
+    let held = &mut stage.replicas[index].lanes[lane];
+    held.batch += 1;
+    held.flying += ids.len();
+    held.read = upto;
+    let (grant, batch, timeline) = (held.row.grant(), held.batch, held.timeline);
+    let mut left = ids;
+    while !left.is_empty() {
+        let take = if stage.sink.kind == Kind::Inbox || !stage.chance(10.0) {
+            left.len()
+        } else {
+            stage.rng.random_range(0..left.len())
+        };
+        call(stage, index, &grant, batch, &left, take);
+        left.drain(..take);
+    }
+    if stage.sink.kind == Kind::Inbox {
+        stage.sink.fences.insert(grant.lane, Fence { epoch: grant.epoch, batch, upto, timeline });
+    }
+}
+
+/// One call of the sink, which takes the first messages.
+fn call(stage: &mut Stage, index: usize, grant: &Grant, batch: i64, ids: &[String], take: usize) {
+    let (replica, name) = (stage.replicas[index].id(), stage.replicas[index].name.clone());
+    let publish = Event::Publish { replica: replica.clone(), grant: grant.clone(), batch, ids: ids.to_vec() };
+    if stage.sink.kind != Kind::Inbox && stage.chance(3.0) {
+        stage.tell(&name, publish.clone());
+        stage.sink.take(&name, ids);
+        let answer = "ambiguous".to_owned();
+        stage.tell(&name, Event::Answered { replica: replica.clone(), grant: grant.clone(), batch, answer });
+    }
+    stage.tell(&name, publish);
+    let letters = stage.sink.take(&name, &ids[..take]);
+    let answer = format!("{letters}{}", "t-----".split_at(ids.len() - take).0);
+    stage.tell(&name, Event::Answered { replica, grant: grant.clone(), batch, answer });
+}
+
+fn acknowledge(stage: &mut Stage, index: usize) {
+    if stage.wrong == Wrong::NeverWaits && stage.chance(90.0) {
+        return;
+    }
+    let (mut positions, sent) = (Vec::new(), stage.t);
+    let old = stage.wrong == Wrong::WritesAnOldPosition && stage.chance(5.0);
+    let replica = &mut stage.replicas[index];
+    for held in &mut replica.lanes {
+        let row = stage.database.rows.iter_mut();
+        let mut row = row.filter(|row| row.grant() == held.row.grant() && row.owner == Some(replica.number));
+        let Some(row) = row.next() else { continue };
+        (row.batch, row.upto) = (held.batch, held.read);
+        held.flying = 0;
+        positions.push(Position { grant: row.grant(), batch: held.batch, consumed: held.read as u64 });
+    }
+    if old {
+        positions.iter_mut().for_each(|position| position.consumed = position.consumed.saturating_sub(200));
+    }
+    let (replica, name, timeline) = (replica.id(), replica.name.clone(), stage.timeline);
+    // Some are written, and the answer is lost.
+    if !positions.is_empty() && !stage.chance(5.0) {
+        stage.tell(&name, Event::Acknowledged { replica, sent, timeline, positions });
+    }
+}
+
+/// Gives a lane back in good order, or splits it.
+fn release(stage: &mut Stage, index: usize, split: bool) {
+    acknowledge(stage, index);
+    let Some(held) = stage.replicas[index].lanes.pop() else { return };
+    if held.flying > 0 {
+        return stage.replicas[index].lanes.push(held);
+    }
+    let (replica, name) = (stage.replicas[index].id(), stage.replicas[index].name.clone());
+    stage.tell(&name, Event::Released { replica, grants: vec![held.row.grant()] });
+    let Some(at) = stage.database.rows.iter().position(|row| row.grant() == held.row.grant()) else { return };
+    let row = &mut stage.database.rows[at];
+    row.owner = None;
+    if split && row.of < 16 {
+        (row.of, row.epoch) = (row.of * 2, row.epoch + 1);
+        let other = Row { lane: row.lane + row.of / 2, ..row.clone() };
+        stage.database.rows.push(other);
+    }
+}
+
+/// It is frozen within a call.
+pub fn freezes(stage: &mut Stage, index: usize) {
+    if stage.replicas[index].lanes.is_empty() {
+        return;
+    }
+    let (ids, _) = read(stage, index, 0);
+    let held = &stage.replicas[index].lanes[0];
+    if ids.is_empty() || held.flying + ids.len() > IN_FLIGHT {
+        return;
+    }
+    let (grant, batch) = (held.row.grant(), held.batch + 1);
+    let (replica, name) = (stage.replicas[index].id(), stage.replicas[index].name.clone());
+    stage.tell(&name, Event::Publish { replica, grant: grant.clone(), batch, ids: ids.clone() });
+    stage.replicas[index].calling = Some((grant, batch, ids));
+}
+
+/// Its lease is over: what it had checked before still goes out, where nobody refuses it.
+fn wakes_up(stage: &mut Stage, index: usize) {
+    let (replica, name) = (stage.replicas[index].id(), stage.replicas[index].name.clone());
+    if let Some((grant, batch, ids)) = stage.replicas[index].calling.take() {
+        let answer = if stage.sink.kind == Kind::Inbox {
+            "fenced"
+        } else {
+            stage.sink.take(&name, &ids);
+            "cut"
+        };
+        let answer = answer.to_owned();
+        stage.tell(&name, Event::Answered { replica: replica.clone(), grant: grant.clone(), batch, answer });
+        if stage.wrong == Wrong::IgnoresItsLease {
+            call(stage, index, &grant, batch, &ids, ids.len());
+        }
+    }
+    let grants: Vec<Grant> = stage.replicas[index].lanes.iter().map(|held| held.row.grant()).collect();
+    stage.tell(&name, Event::Dropped { replica: replica.clone(), grants, why: "the lease is over".into() });
+    stage.tell(&name, Event::Left { replica });
+    stage.replicas[index].state = State::Dead;
+}
+
+/// The database was failed over: lanes that are still this replica's are opened again, the others dropped.
+pub fn meets(stage: &mut Stage) {
+    for index in 0..stage.replicas.len() {
+        if !stage.replicas[index].runs() {
+            continue;
+        }
+        let (number, id, name) =
+            (stage.replicas[index].number, stage.replicas[index].id(), stage.replicas[index].name.clone());
+        let mine = |row: &&Row| row.owner == Some(number);
+        let held = std::mem::take(&mut stage.replicas[index].lanes);
+        let mut kept: Vec<Row> = stage.database.rows.iter().filter(mine).cloned().collect();
+        kept.retain(|row| held.iter().any(|held| held.row.grant() == row.grant()));
+        let lost =
+            held.iter().map(|held| held.row.grant()).filter(|grant| !kept.iter().any(|row| row.grant() == *grant));
+        let grants: Vec<Grant> = lost.collect();
+        stage.tell(&name, Event::Dropped { replica: id, grants, why: "failed over".into() });
+        for row in &mut stage.database.rows {
+            if row.owner == Some(number) && !kept.iter().any(|kept| kept.grant() == row.grant()) {
+                row.owner = None;
+            }
+        }
+        kept.into_iter().for_each(|row| open(stage, index, row));
+    }
+}

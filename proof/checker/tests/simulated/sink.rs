@@ -1,0 +1,45 @@
+//! What the simulated relay delivers to.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::stage::Kind;
+
+/// A lane's fence: epoch, batch, how far, on which timeline.
+#[derive(Clone, Copy)]
+pub struct Fence {
+    pub epoch: i64,
+    pub batch: i64,
+    pub upto: usize,
+    pub timeline: u32,
+}
+
+/// The sink, and all that arrived there.
+pub struct Sink {
+    pub kind: Kind,
+    pub places: BTreeMap<String, Vec<String>>,
+    known: HashSet<String>,
+    pub fences: BTreeMap<u32, Fence>,
+}
+
+impl Sink {
+    pub fn new(kind: Kind) -> Self {
+        Self { kind, places: BTreeMap::new(), known: HashSet::new(), fences: BTreeMap::new() }
+    }
+
+    /// Takes messages of one replica: a letter for each.
+    pub fn take(&mut self, replica: &str, ids: &[String]) -> String {
+        let place = if self.kind == Kind::Files { replica } else { "sink" };
+        let place = self.places.entry(place.to_owned()).or_default();
+        let mut letters = String::new();
+        for id in ids {
+            let known = !self.known.insert(id.clone());
+            if known && self.kind == Kind::Inbox {
+                letters.push('r');
+            } else {
+                place.push(id.clone());
+                letters.push('d');
+            }
+        }
+        letters
+    }
+}
