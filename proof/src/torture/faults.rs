@@ -20,12 +20,13 @@ use tokio::task::JoinSet;
 
 use super::fleet::is_lasting;
 use super::log::Fault;
-use super::plan::millis;
+use super::plan::{between, millis};
 use super::stage::Stage;
 use crate::Error;
 use units::Thing;
 pub(super) use units::{Kind, chosen, impossible, list};
 
+const SHORTEST_GAP: Duration = Duration::from_millis(300);
 /// At most so many fail-overs in a run, and doublings of the lanes.
 const FAIL_OVERS: u32 = 20;
 const SPLITS: u32 = 3;
@@ -64,7 +65,7 @@ pub(super) async fn conduct(stage: Arc<Stage>, mut calm: watch::Receiver<bool>) 
     let (mut fail_overs, mut splits) = (0, 0);
     let total: u32 = stage.plan.kinds.iter().map(|kind| kind.weight).sum();
     loop {
-        let gap = millis(&mut random, 300, 2_500);
+        let gap = between(&mut random, SHORTEST_GAP, stage.plan.gap);
         if tokio::time::timeout(gap, calm.wait_for(|calm| *calm)).await.is_ok() {
             break;
         }

@@ -68,6 +68,8 @@ pub(super) struct Plan {
     pub(super) segment: Duration,
     /// How long the rest may take after the last fault.
     pub(super) drain_within: Duration,
+    /// The longest pause between two faults. A bulk load of a million rows needs half a minute without a lost connection.
+    pub(super) gap: Duration,
 }
 
 impl Plan {
@@ -93,6 +95,7 @@ impl Plan {
             behind: if long { 300_000 } else { 60_000 },
             segment: if long { seconds(60) } else { seconds(20) },
             drain_within: if long { seconds(240) } else { seconds(90) },
+            gap: Duration::from_millis(if long { 3_500 } else { 2_500 }),
         })
     }
 
@@ -152,7 +155,7 @@ mod tests {
             let folder = std::env::temp_dir();
             let (kinds, second) = (Vec::new(), Duration::from_secs(1));
             let (sink, replicas, messages, faults, bulk, behind) = (SinkKind::File, 3, 0, 0, 0, 0);
-            let (length, open_for, segment, drain_within) = (second, second, second, second);
+            let (length, open_for, segment, drain_within, gap) = (second, second, second, second, second);
             Plan {
                 seed,
                 length,
@@ -167,6 +170,7 @@ mod tests {
                 behind,
                 segment,
                 drain_within,
+                gap,
             }
         };
         let draw = |seed, purpose, number| plan(seed).random(purpose, number).random::<u64>();
