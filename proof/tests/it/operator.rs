@@ -130,10 +130,44 @@ fn alerts_and_dashboard_use_metrics_that_there_are() {
     assert!(dashboard["panels"].as_array().is_some_and(|panels| !panels.is_empty()));
 }
 
+/// What the page of guarantees names is there: tests, mutants, properties of the model, checks of torture runs.
+#[test]
+fn guarantees_rest_on_what_there_is() {
+    let page = read("docs/guarantees.md");
+    let mut folders = vec![project().join("proof/tests/it")];
+    let mut tests = String::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { folders.push(path) } else { tests += &fs::read_to_string(&path).unwrap() }
+        }
+    }
+    let checks = read("proof/checker/src/found.rs");
+    let mut named = 0;
+    for name in page.split('`').skip(1).step_by(2) {
+        let made_of = |allowed: fn(char) -> bool| name.chars().all(allowed);
+        let line = page.lines().find(|line| line.contains(&format!("`{name}`"))).unwrap();
+        let there = if line.starts_with("- **Torture checks**") {
+            checks.contains(&format!("\"{name}\""))
+        } else if name.len() > 4 && made_of(|c| c.is_ascii_uppercase() || c == '_') {
+            tests.contains(&format!("const {name}:"))
+        } else if name.contains('-') && made_of(|c| c.is_ascii_lowercase() || c == '-') {
+            project().join(format!("proof/mutants/{name}.toml")).is_file()
+        } else if name.matches('_').count() > 1 && made_of(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_') {
+            tests.contains(&format!("fn {name}("))
+        } else {
+            continue;
+        };
+        assert!(there, "docs/guarantees.md: there is no {name}");
+        named += 1;
+    }
+    assert!(named > 100, "{named}");
+}
+
 /// Sections of the page that are pointed at are there.
 #[test]
 fn links_lead_somewhere() {
-    for (page, folder) in [("README.md", ""), ("docs/operate.md", "docs/")] {
+    for (page, folder) in [("README.md", ""), ("docs/operate.md", "docs/"), ("docs/guarantees.md", "docs/")] {
         let text = read(page);
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             if link.starts_with("http") {
