@@ -8,9 +8,11 @@
 
 use std::time::Duration;
 
-use tokio_postgres::{Client, Statement};
+use checker::history::{Event, Grant};
+use tokio_postgres::{Client, Row, Statement};
 
 use crate::Error;
+use crate::torture::book::Book;
 use crate::writers::connect;
 
 const TABLES: &str = "
@@ -60,6 +62,15 @@ pub async fn prepare(admin: &Client, producer: &str, relay: &str) -> Result<(), 
 impl Classic {
     /// Runs one replica until it is dropped or the server fails.
     pub async fn run(self, dsn: &str) -> Result<std::convert::Infallible, Error> {
+        self.run_with(dsn, None).await
+    }
+
+    /// The same, and it tells under this name what it publishes. It has no lanes and no leases to tell of.
+    pub async fn run_telling(self, dsn: &str, name: &str, book: &Book) -> Result<std::convert::Infallible, Error> {
+        self.run_with(dsn, Some(Telling { name, book, batch: 0 })).await
+    }
+
+    async fn run_with(self, dsn: &str, mut telling: Option<Telling<'_>>) -> Result<std::convert::Infallible, Error> {
         let client = connect(dsn).await?;
         let failed = |cause| Error::because("the classic relay", &cause);
         let work = Statements::prepare(&client).await.map_err(failed)?;
@@ -67,16 +78,24 @@ impl Classic {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         loop {
             ticks.tick().await;
-            while self.one_batch(&client, &work).await.map_err(failed)? {}
+            while self.one_batch(&client, &work, telling.as_mut()).await.map_err(failed)? {}
         }
     }
 
     /// Deals with one batch. False if there was nothing to do.
-    async fn one_batch(self, client: &Client, work: &Statements) -> Result<bool, tokio_postgres::Error> {
+    async fn one_batch(
+        self,
+        client: &Client,
+        work: &Statements,
+        mut telling: Option<&mut Telling<'_>>,
+    ) -> Result<bool, tokio_postgres::Error> {
         client.batch_execute("begin").await?;
         let batch = client.query(&work.take, &[&self.batch]).await?;
         client.batch_execute("commit").await?; // the row locks end here …
 
+        if let Some(telling) = &mut telling {
+            telling.publish(&batch)?;
+        }
         let slowness = tokio::time::sleep(self.slowness);
         let mut ids: Vec<i64> = Vec::with_capacity(batch.len());
         for row in &batch {
@@ -85,8 +104,38 @@ impl Classic {
             ids.push(id);
         }
         slowness.await;
+        if let Some(telling) = telling {
+            telling.answered(batch.len());
+        }
         client.execute(&work.mark, &[&ids]).await?;
         Ok(!ids.is_empty())
+    }
+}
+
+/// Tells of batches as if there were one lane.
+struct Telling<'a> {
+    name: &'a str,
+    book: &'a Book,
+    batch: i64,
+}
+
+impl Telling<'_> {
+    fn grant() -> Grant {
+        Grant { relay: "classic".to_owned(), lane: 0, of: 1, epoch: 0 }
+    }
+
+    fn publish(&mut self, rows: &[Row]) -> Result<(), tokio_postgres::Error> {
+        let ids: Vec<String> =
+            rows.iter().map(|row| Ok(row.try_get::<_, i64>(0)?.to_string())).collect::<Result<_, _>>()?;
+        self.batch += 1;
+        let (replica, batch) = (self.name.to_owned(), self.batch);
+        self.book.tell(Event::Publish { replica, grant: Self::grant(), batch, ids });
+        Ok(())
+    }
+
+    fn answered(&self, messages: usize) {
+        let (replica, batch, answer) = (self.name.to_owned(), self.batch, "d".repeat(messages));
+        self.book.tell(Event::Answered { replica, grant: Self::grant(), batch, answer });
     }
 }
 

@@ -9,6 +9,7 @@
 //! * [`pooler`]: PgBouncer in front of a test server.
 //! * [`demo`]: all of it together, with things going wrong.
 //! * [`mutants`]: the code broken on purpose, to see whether the tests notice.
+//! * [`wrong`]: relays that break a rule, built into one executable, to see whether the judge of a torture run catches them.
 //! * [`proxy`]: a TCP proxy that cuts, swallows, stalls and refuses.
 //! * [`clock`]: a wall clock that steps, for one process.
 //! * [`disk`]: a small file system that can be full.
@@ -29,6 +30,8 @@ pub mod process;
 pub mod proxy;
 pub mod servers;
 pub mod torture;
+mod tree;
 pub mod writers;
+pub mod wrong;
 
 pub use error::Error;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use proof::{bench, demo, mutants, torture};
+use proof::{bench, demo, mutants, torture, wrong};
 
 /// Shows and measures what pgbaton does.
 #[derive(Parser)]
@@ -27,6 +27,8 @@ enum Command {
     ///
     /// Exit code 0 if none is.
     Torture(torture::Args),
+    /// Build the wrong relays, which `./dev test` lets the checker of a torture run catch.
+    Wrong,
     /// One replica of the classic relay, for `demo --naive`.
     #[command(hide = true)]
     Classic,
@@ -53,6 +55,7 @@ async fn run(command: Command) -> Result<ExitCode, proof::Error> {
         Command::Bench(args) => bench::run(args).await.map(|()| ExitCode::SUCCESS),
         Command::Mutants(args) => mutants::run(&args),
         Command::Torture(args) => torture::run(args).await,
+        Command::Wrong => wrong::build(),
         Command::Classic => demo::run_classic().await,
     }
 }

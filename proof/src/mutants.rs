@@ -4,26 +4,22 @@
 //! test must notice, and why the rule is there. Mutants are applied to a copy of the tree below `target`, never to the
 //! tree itself. A mutant whose test passes has survived, and one whose text is gone no longer applies: both are failures.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
 use crate::Error;
+use crate::tree::{COPIED, Tree, target};
 
 mod cargo;
-mod tree;
 
 use cargo::{Cargo, Ran};
-use tree::Tree;
 
 /// Where the mutants are, from the project's folder.
 const FOLDER: &str = "proof/mutants";
-
-/// What of the project is copied.
-const COPIED: [&str; 5] = ["Cargo.toml", "Cargo.lock", "clippy.toml", "crates", "proof"];
 
 /// A test that has not ended by then hangs, which is a way to fail.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -111,7 +107,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let place = target().join("mutants");
-    let tree = Tree::copy(Path::new("."), &place.join("tree"), &COPIED)?;
+    let tree = Tree::copy(Path::new("."), &place.join("tree"), &COPIED, &BTreeMap::new())?;
     let cargo = Cargo::new(tree.root(), &place.join("target"));
     check_that_tests_pass(&cargo, &mutants)?;
     let mut good = true;
@@ -126,10 +122,6 @@ pub fn run(args: &Args) -> Result<ExitCode, Error> {
     }
     print!("{table}");
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from)
 }
 
 fn chosen(args: &Args) -> Result<Vec<Mutant>, Error> {

@@ -6,7 +6,7 @@
 //! has to be delivered within a stated time, and the [`checker`] judges the history. All random choices come from the seed:
 //! `--seed` tries the same again, as far as the timing of real processes allows.
 
-mod book;
+pub mod book;
 mod destination;
 mod faults;
 mod fleet;

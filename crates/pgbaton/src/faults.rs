@@ -25,6 +25,9 @@ pub(crate) use enabled::point;
 mod enabled {
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    use crate::clock;
 
     struct Fault {
         name: String,
@@ -54,6 +57,20 @@ mod enabled {
         for fault in FAULTS.iter().filter(|fault| fault.name == name) {
             if fault.passed.fetch_add(1, Ordering::Relaxed) + 1 == fault.at {
                 let _ = rustix::process::kill_process(rustix::process::getpid(), fault.signal);
+                stand_still();
+            }
+        }
+    }
+
+    /// A stop that is sent to the process reaches one thread after the other: without this, the one that came by goes on for a
+    /// while. Returns as soon as it has been stopped and goes on.
+    fn stand_still() {
+        const LOOK: Duration = Duration::from_millis(1);
+        for _ in 0..50 {
+            let before = clock::now();
+            std::thread::sleep(LOOK);
+            if clock::now().since(before) > 20 * LOOK {
+                return;
             }
         }
     }

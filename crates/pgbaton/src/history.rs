@@ -71,9 +71,28 @@ pub(crate) fn dropped(replica: ReplicaId, lane: &Grant, why: &str) {
     tell("dropped", || json!({ "replica": id(replica), "grants": [grant(lane)], "why": why }));
 }
 
-/// One call to a sink. Told when it begins and when it is answered; dropped without an answer, it was cut off.
-#[must_use]
-pub(crate) struct Publishing<'a> {
+/// A call to a sink, told when it begins, which is when this is first polled, and when it is answered.
+pub(crate) async fn published(
+    replica: ReplicaId,
+    lane: &Grant,
+    batch: i64,
+    part: &Part<'_>,
+    call: impl Future<Output = Answer>,
+) -> Answer {
+    tell("publish", || {
+        let ids: Vec<&str> = part.messages().map(|message| message.id).collect();
+        json!({ "replica": id(replica), "grant": grant(lane), "batch": batch, "ids": ids })
+    });
+    let under_way = UnderWay { replica, grant: lane, batch, messages: part.len(), answered: false };
+    let answer = call.await;
+    under_way.answered(&answer);
+    answer
+}
+
+type Answer = Result<Vec<Outcome>, AppendError>;
+
+/// Dropped without an answer, the call was cut off.
+struct UnderWay<'a> {
     replica: ReplicaId,
     grant: &'a Grant,
     batch: i64,
@@ -81,18 +100,8 @@ pub(crate) struct Publishing<'a> {
     answered: bool,
 }
 
-impl<'a> Publishing<'a> {
-    /// It is about to begin.
-    pub(crate) fn begin(replica: ReplicaId, lane: &'a Grant, batch: i64, part: &Part<'_>) -> Self {
-        tell("publish", || {
-            let ids: Vec<&str> = part.messages().map(|message| message.id).collect();
-            json!({ "replica": id(replica), "grant": grant(lane), "batch": batch, "ids": ids })
-        });
-        Self { replica, grant: lane, batch, messages: part.len(), answered: false }
-    }
-
-    /// It is over.
-    pub(crate) fn answered(mut self, answer: &Result<Vec<Outcome>, AppendError>) {
+impl UnderWay<'_> {
+    fn answered(mut self, answer: &Answer) {
         self.answered = true;
         self.tell(|| match answer {
             Ok(outcomes) => (0..self.messages).map(|message| outcomes.get(message).map_or('-', letter)).collect(),
@@ -108,7 +117,7 @@ impl<'a> Publishing<'a> {
     }
 }
 
-impl Drop for Publishing<'_> {
+impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         if !self.answered {
             self.tell(|| "cut".to_owned());

@@ -10,14 +10,14 @@ use checker::history::{Event, Nanos, Record};
 use crate::Error;
 
 /// Nanoseconds of the boot-time clock.
-pub(super) fn now() -> Nanos {
+pub fn now() -> Nanos {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
     seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or_default()
 }
 
 /// One file, `NAME.history`.
-pub(super) struct Book {
+pub struct Book {
     file: File,
     /// The first failure to write: from then on the history has a hole, and the run shows nothing.
     torn: Mutex<Option<String>>,
@@ -25,7 +25,7 @@ pub(super) struct Book {
 
 impl Book {
     /// Begins it.
-    pub(super) fn open(folder: &Path, name: &str) -> Result<Book, Error> {
+    pub fn open(folder: &Path, name: &str) -> Result<Book, Error> {
         let path = folder.join(format!("{name}.history"));
         let opened = File::options().create(true).append(true).open(&path);
         let file = opened.map_err(|cause| Error::because(format!("opening {}", path.display()), &cause))?;
@@ -33,7 +33,7 @@ impl Book {
     }
 
     /// Tells what has just happened. Returns once it is with the system.
-    pub(super) fn tell(&self, event: Event) {
+    pub fn tell(&self, event: Event) {
         if let Err(failed) = self.write(event) {
             self.torn.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failed);
         }
@@ -46,7 +46,7 @@ impl Book {
     }
 
     /// Whether all that was told is written.
-    pub(super) fn whole(&self) -> Result<(), Error> {
+    pub fn whole(&self) -> Result<(), Error> {
         match &*self.torn.lock().unwrap_or_else(PoisonError::into_inner) {
             None => Ok(()),
             Some(why) => Err(Error::new(format!("a history has a hole, so that nothing is shown: {why}"))),

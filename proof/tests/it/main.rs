@@ -74,3 +74,5 @@ mod tls;
 mod trouble;
 #[cfg(test)]
 mod webhooks;
+#[cfg(test)]
+mod wrong;

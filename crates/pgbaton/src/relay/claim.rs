@@ -8,15 +8,15 @@
 //! replica starts again under a new one.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, OnceCell, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use super::publish::{self, LaneEnd, LaneEnded, LaneStart, Order};
-use super::{Flows, OPENINGS, Outage, Relay, RelaySpec, acknowledge, read, wake};
+use super::{Relay, RelaySpec};
 use crate::clock::{self, SharedLease};
 use crate::connection::{Connection, Slot};
 use crate::error::{Error, Kind};
@@ -26,12 +26,13 @@ use crate::metrics::AllMetrics;
 use crate::position::Incarnation;
 use crate::replica::{Replica, ReplicaSpec, stopped};
 use crate::sink::{Capabilities, Opening};
-use crate::source::native::{self, NativeSource, NativeSpec};
+use crate::source::native;
 use crate::vitals::Vitals;
 use crate::{history, housekeeping, migrate};
 
 mod look;
 mod renew;
+mod start;
 mod tell;
 mod unattended;
 
@@ -125,7 +126,7 @@ impl Identity {
         for relay in &spec.relays {
             let name = relay.name.clone();
             let capabilities = capabilities.get(&name).cloned();
-            let relay = start_relay(relay, id, replica, capabilities, &look_again, &mut tasks);
+            let relay = start::relay(relay, id, replica, capabilities, &look_again, &mut tasks);
             relay.source.check().await?;
             look::register(&connection, &relay.spec).await?;
             relays.insert(name, relay);
@@ -554,49 +555,7 @@ impl Identity {
     }
 }
 
-/// A task that has no reason to end.
-async fn always(task: impl Future<Output = ()>) -> Result<(), Error> {
-    task.await;
-    Ok(())
-}
-
 fn task_died(error: impl std::fmt::Display) -> Error {
     Error::new(Kind::Internal, format!("a task of the relay ended that never should: {error}"))
         .hint("This is a fault in pgbaton: please report it with the log")
-}
-
-fn start_relay(
-    spec: &RelaySpec,
-    id: ReplicaId,
-    replica: &Replica,
-    capabilities: Option<Capabilities>,
-    look_again: &Arc<Notify>,
-    tasks: &mut JoinSet<Result<(), Error>>,
-) -> Arc<Relay> {
-    let memory = Arc::default();
-    let (database, metrics) = (&replica.spec.database, replica.metrics.relay(&spec.name));
-    let reads =
-        NativeSpec { relay: spec.name.clone(), replica: id, topics: spec.topics.clone(), resend: spec.resend_lost };
-    let source = NativeSource::new(reads, database, Arc::clone(&memory), Arc::clone(&metrics));
-    let (dealt, notes) = mpsc::unbounded_channel();
-    let relay = Arc::new(Relay {
-        spec: spec.clone(),
-        replica: id,
-        capabilities: OnceCell::new_with(capabilities),
-        source: Arc::new(source),
-        flows: Flows::new(memory),
-        dealt,
-        outage: Outage::new(spec.pace.retry_cap, Arc::clone(&metrics)),
-        metrics,
-        observer: replica.observer.clone(),
-        look_again: Arc::clone(look_again),
-        refused: Mutex::default(),
-        openings: Semaphore::new(OPENINGS),
-    });
-    tasks.spawn(read::run(Arc::clone(&relay)));
-    if spec.wake {
-        tasks.spawn(always(wake::run(Arc::clone(&relay), database.clone())));
-    }
-    tasks.spawn(always(acknowledge::run(Arc::clone(&relay), notes)));
-    relay
 }

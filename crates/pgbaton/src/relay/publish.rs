@@ -299,13 +299,12 @@ impl LaneTask {
             faults::point("lane.before_append");
             let Some(sink) = &mut self.sink else { return Err(LaneEnd::Reopen) };
             let began = self.relay.observer.is_some().then(SystemTime::now);
-            let told = history::Publishing::begin(self.relay.replica, &self.flow.grant, self.batch, &part);
+            let (replica, grant) = (self.relay.replica, &self.flow.grant);
             let answer = tokio::select! {
                 biased;
                 () = self.deadline.over() => return Err(LaneEnd::Stopped),
-                answer = sink.append(&part, &self.deadline) => answer,
+                answer = history::published(replica, grant, self.batch, &part, sink.append(&part, &self.deadline)) => answer,
             };
-            told.answered(&answer);
             faults::point("lane.appended");
             match answer {
                 Ok(outcomes) => {

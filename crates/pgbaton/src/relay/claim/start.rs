@@ -1,0 +1,56 @@
+//! What an identity starts for each of its relays.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::{Notify, OnceCell, Semaphore, mpsc};
+use tokio::task::JoinSet;
+
+use super::super::{Flows, OPENINGS, Outage, Relay, RelaySpec, acknowledge, read, wake};
+use crate::error::Error;
+use crate::lane::ReplicaId;
+use crate::replica::Replica;
+use crate::sink::Capabilities;
+use crate::source::native::{NativeSource, NativeSpec};
+
+/// Starts the tasks of one relay, for as long as this identity lives.
+pub(super) fn relay(
+    spec: &RelaySpec,
+    id: ReplicaId,
+    replica: &Replica,
+    capabilities: Option<Capabilities>,
+    look_again: &Arc<Notify>,
+    tasks: &mut JoinSet<Result<(), Error>>,
+) -> Arc<Relay> {
+    let memory = Arc::default();
+    let (database, metrics) = (&replica.spec.database, replica.metrics.relay(&spec.name));
+    let reads =
+        NativeSpec { relay: spec.name.clone(), replica: id, topics: spec.topics.clone(), resend: spec.resend_lost };
+    let source = NativeSource::new(reads, database, Arc::clone(&memory), Arc::clone(&metrics));
+    let (dealt, notes) = mpsc::unbounded_channel();
+    let relay = Arc::new(Relay {
+        spec: spec.clone(),
+        replica: id,
+        capabilities: OnceCell::new_with(capabilities),
+        source: Arc::new(source),
+        flows: Flows::new(memory),
+        dealt,
+        outage: Outage::new(spec.pace.retry_cap, Arc::clone(&metrics)),
+        metrics,
+        observer: replica.observer.clone(),
+        look_again: Arc::clone(look_again),
+        refused: Mutex::default(),
+        openings: Semaphore::new(OPENINGS),
+    });
+    tasks.spawn(read::run(Arc::clone(&relay)));
+    if spec.wake {
+        tasks.spawn(always(wake::run(Arc::clone(&relay), database.clone())));
+    }
+    tasks.spawn(always(acknowledge::run(Arc::clone(&relay), notes)));
+    relay
+}
+
+/// A task that has no reason to end.
+async fn always(task: impl Future<Output = ()>) -> Result<(), Error> {
+    task.await;
+    Ok(())
+}
