@@ -153,7 +153,8 @@ fn guarantees_rest_on_what_there_is() {
             tests.contains(&format!("const {name}:"))
         } else if name.contains('-') && made_of(|c| c.is_ascii_lowercase() || c == '-') {
             project().join(format!("proof/mutants/{name}.toml")).is_file()
-        } else if name.matches('_').count() > 1 && made_of(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_') {
+        } else if name.matches('_').count() > 1 && made_of(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+        {
             tests.contains(&format!("fn {name}("))
         } else {
             continue;
