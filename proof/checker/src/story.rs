@@ -1,6 +1,8 @@
 //! Hand-made histories for the tests, one call a record. Times are in their own unit: what counts is their order.
 
+use crate::case::Case;
 use crate::facts::Facts;
+use crate::found::Found;
 use crate::history::{Event, Grant, Message, Nanos, Phase, Position, Record, Run};
 use crate::read::take_line;
 
@@ -41,6 +43,13 @@ impl Story {
             drain_within_ms: 10_000,
         };
         Self::default().at(0, Event::Run(run))
+    }
+
+    /// What a check finds in it.
+    pub fn judged(&self, check: impl Fn(&Case, &mut Found)) -> Found {
+        let mut found = Found::default();
+        check(&Case::new(self.facts()), &mut found);
+        found
     }
 
     pub fn at(mut self, t: Nanos, event: Event) -> Self {

@@ -43,9 +43,7 @@ mod tests {
     use crate::story::Story;
 
     fn violations(story: &Story) -> u64 {
-        let mut found = Found::default();
-        check(&Case::new(story.facts()), &mut found);
-        found.of(Check::Database)
+        story.judged(check).of(Check::Database)
     }
 
     #[test]

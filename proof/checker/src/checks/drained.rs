@@ -51,9 +51,7 @@ mod tests {
     use crate::story::{SECOND, Story};
 
     fn violations(story: &Story) -> u64 {
-        let mut found = Found::default();
-        check(&Case::new(story.facts()), &mut found);
-        found.of(Check::Drained)
+        story.judged(check).of(Check::Drained)
     }
 
     #[test]

@@ -66,9 +66,7 @@ mod tests {
     use crate::story::{SECOND, Story, grant};
 
     fn found(story: &Story) -> Found {
-        let mut found = Found::default();
-        check(&Case::new(story.facts()), &mut found);
-        found
+        story.judged(check)
     }
 
     /// Batches of four; the run allows eight in flight and one batch.

@@ -128,9 +128,7 @@ mod tests {
     use crate::story::{SECOND, Story, grant};
 
     fn found(story: &Story) -> Found {
-        let mut found = Found::default();
-        check(&Case::new(story.facts()), &mut found);
-        found
+        story.judged(check)
     }
 
     fn call(begun: Nanos, over: Nanos, answer: &str) -> Story {

@@ -138,9 +138,7 @@ mod tests {
     use crate::story::{Story, grant};
 
     fn found(story: &Story) -> Found {
-        let mut found = Found::default();
-        check(&Case::new(story.facts()), &mut found);
-        found
+        story.judged(check)
     }
 
     fn written() -> Story {

@@ -31,9 +31,7 @@ mod tests {
     use crate::story::Story;
 
     fn violations(story: &Story) -> u64 {
-        let mut found = Found::default();
-        check(&Case::new(story.facts()), &mut found);
-        found.of(Check::Phantom)
+        story.judged(check).of(Check::Phantom)
     }
 
     #[test]

@@ -46,9 +46,7 @@ mod tests {
     use crate::story::{Story, grant};
 
     fn violations(story: &Story) -> u64 {
-        let mut found = Found::default();
-        check(&Case::new(story.facts()), &mut found);
-        found.of(Check::Positions)
+        story.judged(check).of(Check::Positions)
     }
 
     #[test]
