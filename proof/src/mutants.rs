@@ -47,9 +47,6 @@ struct Mutant {
     /// The package that the test is in.
     #[serde(default = "proof")]
     package: String,
-    /// Whether the test starts the real executable.
-    #[serde(default)]
-    executable: bool,
     /// The file, from the project's folder.
     file: String,
     find: String,
@@ -150,11 +147,11 @@ fn all(project: &Path) -> Result<Vec<Mutant>, Error> {
 
 /// A test that fails anyway would catch everything.
 fn check_that_tests_pass(cargo: &Cargo, mutants: &[Mutant]) -> Result<(), Error> {
-    let tests: BTreeSet<(&str, &str, bool)> =
-        mutants.iter().map(|mutant| (mutant.package.as_str(), mutant.test.as_str(), mutant.executable)).collect();
-    for (package, test, executable) in tests {
+    let tests: BTreeSet<(&str, &str)> =
+        mutants.iter().map(|mutant| (mutant.package.as_str(), mutant.test.as_str())).collect();
+    for (package, test) in tests {
         eprintln!("==> as it is: {test}");
-        match cargo.test(package, test, executable, PATIENCE)? {
+        match cargo.test(package, test, PATIENCE)? {
             Ran::Passed => {}
             Ran::NoTest => return Err(Error::new(format!("there is no test {test} in {package}"))),
             Ran::Failed(said) | Ran::DoesNotBuild(said) => {
@@ -170,7 +167,7 @@ fn try_out(mutant: &Mutant, tree: &Tree, cargo: &Cargo) -> Result<Fate, Error> {
     let original = tree.read(&mutant.file)?;
     let Some(broken) = mutant.apply(&original) else { return Ok(Fate::DoesNotApply) };
     tree.write(&mutant.file, &broken)?;
-    let ran = cargo.test(&mutant.package, &mutant.test, mutant.executable, PATIENCE);
+    let ran = cargo.test(&mutant.package, &mutant.test, PATIENCE);
     tree.write(&mutant.file, &original)?;
     Ok(match ran? {
         Ran::Failed(said) => {

@@ -37,11 +37,13 @@ impl Cargo {
         Cargo { folder: folder.to_owned(), target }
     }
 
-    /// Builds and runs the tests of this name or beginning.
-    pub(super) fn test(&self, package: &str, test: &str, executable: bool, within: Duration) -> Result<Ran, Error> {
-        let place: &[&str] = if package == "proof" { &["--test", "it"] } else { &["--lib"] };
+    /// Builds and runs the tests of this name or beginning. Those of `proof` may start the relay's executable: one of an
+    /// earlier mutant would fail for what that one broke.
+    pub(super) fn test(&self, package: &str, test: &str, within: Duration) -> Result<Ran, Error> {
+        let of_proof = package == "proof";
+        let place: &[&str] = if of_proof { &["--test", "it"] } else { &["--lib"] };
         let mut selection = vec!["--locked", "--all-features", "-p", package];
-        if executable {
+        if of_proof {
             // Together with the test, so that both are built with the same features of everything.
             selection.extend(["-p", "pgbaton-cli"]);
             let built = self.cargo("build", &[&selection, place, &["--bin", "pgbaton"]].concat(), BUILD_WITHIN)?;
