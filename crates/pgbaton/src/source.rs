@@ -18,6 +18,7 @@ use crate::message::Messages;
 use crate::position::Incarnation;
 
 pub mod native;
+mod settle;
 
 /// Where messages come from.
 ///

@@ -18,6 +18,7 @@ use crate::error::{Error, Kind};
 use crate::lane::{Grant, RelayName, ReplicaId};
 use crate::metrics::Metrics;
 use crate::position::{Floors, Incarnation, Position, Snapshot, Target, Xid};
+use crate::source::settle::{Ours, Registration};
 use crate::source::{Acknowledged, Bookmark, Budget, Dealt, Memory, Opaque, Opened, Read, Room, Source, Stint};
 use crate::sql;
 
@@ -191,60 +192,17 @@ impl NativeSource {
     fn settle(
         &self,
         grant: &Grant,
-        ours: &Newest,
+        newest: &Newest,
         here: &Incarnation,
         holds: Option<&Opaque>,
     ) -> Result<(Opened, Position), Error> {
-        let batch = ours.batch;
-        let Some(holds) = holds else {
-            return Ok((Opened::Ours { batch }, ours.position.clone()));
-        };
-        let Some((held_batch, bookmark)) = holds.read() else {
-            return Err(Error::refused(
-                format!("lane {}: the sink's position was written by a newer version of pgbaton", grant.lane),
-                "Run that version, or a newer one",
-            ));
-        };
-        let there = &bookmark.incarnation;
-        if there.system == here.system && there.timeline > here.timeline.max(ours.forsaken) {
-            return Err(Error::refused(
-                format!(
-                    "lane {}: the sink has been written from timeline {}, this server is on {}: it is the old primary",
-                    grant.lane, there.timeline, here.timeline
-                ),
-                "Shut this server down or make it a standby, and point the DSN at the new primary. If this server is the \
-                 one to go on with, stop all replicas and run `pgbaton rebase --forsake-timeline N` with that number",
-            ));
-        }
-        let theirs = stored(&bookmark)?;
-        if theirs.registration != ours.registration {
-            return Ok((Opened::Announced { batch: batch.max(held_batch) }, ours.position.clone()));
-        }
-        if there != here && !ours.former.contains(there) {
-            // Within one registration the sink is never behind, unless it has lost something: in any incarnation.
-            return Ok((
-                match held_batch < batch {
-                    true => Opened::SinkLost { resend: false, batch, holds: held_batch },
-                    false => Opened::Announced { batch: held_batch },
-                },
-                ours.position.clone(),
-            ));
-        }
-        let theirs = theirs.position;
-        match held_batch.cmp(&batch) {
-            std::cmp::Ordering::Equal => Ok((Opened::Ours { batch }, ours.position.clone())),
-            std::cmp::Ordering::Greater => {
-                ours.check(grant, &theirs)?;
-                Ok((Opened::Settled { batch: held_batch }, theirs))
-            }
-            std::cmp::Ordering::Less if self.spec.resend => {
-                ours.check(grant, &theirs)?;
-                Ok((Opened::SinkLost { resend: true, batch, holds: held_batch }, theirs))
-            }
-            std::cmp::Ordering::Less => {
-                Ok((Opened::SinkLost { resend: false, batch, holds: held_batch }, ours.position.clone()))
-            }
-        }
+        let Newest { batch, registration, former, forsaken, .. } = newest;
+        let ours = Ours { grant, here, batch: *batch, registration, former, forsaken: *forsaken };
+        let (opened, theirs) = ours.settle(holds, self.spec.resend)?;
+        let Some(theirs) = theirs else { return Ok((opened, newest.position.clone())) };
+        let theirs = stored(&theirs)?.position;
+        newest.check(grant, &theirs)?;
+        Ok((opened, theirs))
     }
 
     /// Writes the sink's position as this lane's, before anything else is sent: the next owner must not start further on.
@@ -404,11 +362,6 @@ pub(crate) fn number(rows: &[Row]) -> Result<i64, Error> {
         .ok_or_else(|| Error::new(Kind::Internal, "the server did not say the last number of pgbaton.outbox"))?;
     Ok(row.try_get("ceiling")?)
 }
-
-/// Which registration of its relay a position belongs to: a relay that was dropped and registered again starts anew, and
-/// so does one whose positions were re-based.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Registration(String);
 
 /// What a bookmark holds: a position and whose it is.
 #[derive(Serialize, Deserialize)]
