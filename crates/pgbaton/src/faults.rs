@@ -106,7 +106,9 @@ mod enabled {
             refuse(&format!("{name} is passed and is not among the names of fail points"));
         }
         for fault in FAULTS.iter().filter(|fault| fault.name == name) {
-            if fault.passed.fetch_add(1, Ordering::Relaxed) + 1 == fault.at && !OFF.as_ref().is_some_and(|off| off.exists()) {
+            if fault.passed.fetch_add(1, Ordering::Relaxed) + 1 == fault.at
+                && !OFF.as_ref().is_some_and(|off| off.exists())
+            {
                 say(&format!("fail point: {} {name}\n", fault.verb));
                 let _ = rustix::process::kill_process(rustix::process::getpid(), fault.signal);
                 stand_still();
@@ -135,8 +137,13 @@ mod enabled {
         fn what_is_not_there_is_refused() {
             assert!(parse("").unwrap().is_empty());
             let faults = parse("lane.fenced:stop,sink.checked:kill:3").unwrap();
-            assert_eq!(faults.iter().map(|fault| (fault.verb, fault.at)).collect::<Vec<_>>(), [("stop", 1), ("kill", 3)]);
-            for wrong in ["lane.fence:stop:1", "lane.fenced", "lane.fenced:halt:1", "lane.fenced:stop:x", "lane.fenced:stop:0"] {
+            assert_eq!(
+                faults.iter().map(|fault| (fault.verb, fault.at)).collect::<Vec<_>>(),
+                [("stop", 1), ("kill", 3)]
+            );
+            for wrong in
+                ["lane.fence:stop:1", "lane.fenced", "lane.fenced:halt:1", "lane.fenced:stop:x", "lane.fenced:stop:0"]
+            {
                 assert!(parse(wrong).is_err(), "{wrong}");
             }
         }
