@@ -168,7 +168,7 @@ impl Post {
     /// Its process can write its file at the sink no further than so many bytes past its end, until it is freed. False if
     /// that cannot be: the limit is one for all its files, and its history must not have a hole.
     pub(in crate::torture) async fn fill(&self, file: &Path, room: u64) -> Result<bool, Error> {
-        const HISTORY_GROWS: u64 = 8 << 20;
+        const HISTORY_GROWS: u64 = 4 << 20;
         let state = self.state.lock().await;
         let Some(process) = &state.process else { return Ok(false) };
         let length = |path: &Path| path.metadata().map(|found| found.len()).unwrap_or_default();
