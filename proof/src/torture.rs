@@ -225,6 +225,7 @@ async fn finish(stage: &Stage, written: Written, times: Times) -> Result<Summary
         drain_seconds: times.drain_seconds,
         faults_done: stage.log.done(),
         faults: stage.log.counts(),
+        at_points: stage.log.at_points(),
         not_done: summary::not_done(stage),
         failures: stage.log.failures(),
         findings,
@@ -238,7 +239,7 @@ fn sweep(folder: &Path) -> Result<(), Error> {
     let failed = |cause| Error::because(format!("clearing {}", folder.display()), &cause);
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
-        let made = ["history", "out", "err", "toml", "log", "jsonl", "clock"];
+        let made = ["history", "out", "err", "toml", "log", "jsonl", "clock", "off"];
         if path.extension().is_some_and(|extension| made.iter().any(|made| extension == *made)) {
             std::fs::remove_file(&path).map_err(failed)?;
         }

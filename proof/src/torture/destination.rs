@@ -108,7 +108,7 @@ impl Destination {
                  concurrency = 8 }}"
             ),
             Destination::Files { folder } => {
-                let path = folder.join("{name}.jsonl");
+                let path = file_of(folder, "{name}");
                 format!("{{ type = \"file\", path = {} }}", toml_text(&path.to_string_lossy()))
             }
         }
@@ -198,6 +198,11 @@ async fn tell_inbox(fixture: &Fixture, book: &Book) -> Result<u64, Error> {
         book.tell(Event::Arrived { place: "inbox".to_owned(), ids });
     }
     Ok(told)
+}
+
+/// Where the `file` sink of this replica writes.
+pub(super) fn file_of(folder: &Path, replica: &str) -> PathBuf {
+    folder.join(format!("{replica}.jsonl"))
 }
 
 /// What the `file` sink wrote.

@@ -25,6 +25,8 @@ pub(super) struct Log {
     pub(super) book: Arc<Book>,
     next: AtomicU32,
     counts: Mutex<BTreeMap<&'static str, Count>>,
+    /// How often something was done at a fail point.
+    at_points: Mutex<BTreeMap<String, u32>>,
     /// Why some could not be done.
     failures: Mutex<BTreeMap<&'static str, String>>,
     findings: Mutex<Vec<String>>,
@@ -42,7 +44,7 @@ pub(super) struct Fault {
 impl Log {
     pub(super) fn new(book: Arc<Book>) -> Log {
         let (counts, failures, findings) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Log { book, next: AtomicU32::new(1), counts, failures, findings }
+        Log { book, next: AtomicU32::new(1), counts, at_points: Mutex::default(), failures, findings }
     }
 
     /// Tells that a fault begins.
@@ -52,6 +54,16 @@ impl Log {
         let fault = Fault { log: Arc::clone(&self.book), number, kind, target: target.to_owned(), pid };
         fault.tell(Phase::Begin);
         fault
+    }
+
+    /// The same, of what a process did to itself at a fail point.
+    pub(super) fn begin_at(&self, kind: &'static str, target: &str, point: &str, pid: u32) -> Fault {
+        *lock(&self.at_points).entry(format!("{kind} {point}")).or_default() += 1;
+        self.begin(kind, &format!("{target} at {point}"), Some(pid))
+    }
+
+    pub(super) fn at_points(&self) -> BTreeMap<String, u32> {
+        lock(&self.at_points).clone()
     }
 
     pub(super) fn not_then(&self, kind: &'static str) {
@@ -91,7 +103,8 @@ impl Log {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+/// What a task that died has left behind is still worth reading.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

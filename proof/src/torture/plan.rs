@@ -33,7 +33,8 @@ impl SinkKind {
 }
 
 /// How long a replica's lease lasts.
-pub(super) const TTL: Duration = Duration::from_secs(2);
+pub(super) const TTL: Duration = Duration::from_millis(TTL_MS);
+pub(super) const TTL_MS: u64 = 2_000;
 /// The most that a replica's configuration asks for; changed configurations stay below.
 pub(super) const BATCH_MESSAGES: u64 = 200;
 /// The same of a lane's messages that no written position covers yet.
@@ -99,6 +100,11 @@ impl Plan {
         })
     }
 
+    /// Whether this kind of fault is among those to be drawn.
+    pub(super) fn draws(&self, kind: &str) -> bool {
+        self.kinds.iter().any(|drawn| drawn.name == kind)
+    }
+
     /// A stream of random numbers of its own for each purpose, so that what one draws does not change what another one gets.
     pub(super) fn random(&self, purpose: &str, number: u64) -> StdRng {
         // FNV-1a: the standard library's hashes may differ between releases, and a seed is to be worth something later.
@@ -149,30 +155,31 @@ pub(super) fn millis(random: &mut StdRng, least: u64, most: u64) -> Duration {
 mod tests {
     use super::*;
 
-    #[test]
-    fn each_purpose_has_a_stream_of_its_own_that_the_seed_decides() {
-        let plan = |seed| {
-            let folder = std::env::temp_dir();
-            let (kinds, second) = (Vec::new(), Duration::from_secs(1));
-            let (sink, replicas, messages, faults, bulk, behind) = (SinkKind::File, 3, 0, 0, 0, 0);
-            let (length, open_for, segment, drain_within, gap) = (second, second, second, second, second);
+    impl Plan {
+        pub(in crate::torture) fn for_tests(seed: u64, sink: SinkKind) -> Plan {
+            let second = Duration::from_secs(1);
             Plan {
                 seed,
-                length,
-                messages,
-                faults,
+                length: second,
+                messages: 0,
+                faults: 0,
                 sink,
-                replicas,
-                kinds,
-                folder,
-                bulk,
-                open_for,
-                behind,
-                segment,
-                drain_within,
-                gap,
+                replicas: 3,
+                kinds: faults::chosen(&[]).unwrap(),
+                folder: std::env::temp_dir(),
+                bulk: 0,
+                open_for: second,
+                behind: 0,
+                segment: second,
+                drain_within: second,
+                gap: second,
             }
-        };
+        }
+    }
+
+    #[test]
+    fn each_purpose_has_a_stream_of_its_own_that_the_seed_decides() {
+        let plan = |seed| Plan::for_tests(seed, SinkKind::File);
         let draw = |seed, purpose, number| plan(seed).random(purpose, number).random::<u64>();
         assert_eq!(draw(1, "faults", 0), draw(1, "faults", 0));
         let others = [draw(2, "faults", 0), draw(1, "replica", 0), draw(1, "faults", 1)];

@@ -13,7 +13,7 @@ use super::fleet::{Common, Fleet};
 use super::log::Log;
 use super::pace;
 use super::pair::{Cannot, Pair};
-use super::plan::{BATCH_MESSAGES, IN_FLIGHT, Plan, SinkKind, TTL};
+use super::plan::{BATCH_MESSAGES, IN_FLIGHT, Plan, SinkKind, TTL, TTL_MS};
 use super::primary::{Primary, within};
 use crate::Error;
 
@@ -47,7 +47,7 @@ impl Stage {
             exactly_once: plan.sink == SinkKind::Postgres,
             in_flight: IN_FLIGHT,
             batch_messages: BATCH_MESSAGES,
-            ttl_ms: u64::try_from(TTL.as_millis()).unwrap_or(u64::MAX),
+            ttl_ms: TTL_MS,
             drain_within_ms: u64::try_from(plan.drain_within.as_millis()).unwrap_or(u64::MAX),
         }));
         let pair = Pair::start(plan.seed).await?;

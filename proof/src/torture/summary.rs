@@ -31,6 +31,8 @@ pub(super) struct Summary {
     pub(super) drain_seconds: f64,
     pub(super) faults_done: usize,
     pub(super) faults: BTreeMap<&'static str, Count>,
+    /// How often a process stopped or killed itself at each fail point.
+    pub(super) at_points: BTreeMap<String, u32>,
     /// Kinds that could not be done on this machine, or with this sink, and why.
     pub(super) not_done: BTreeMap<&'static str, String>,
     /// Why faults failed that were begun: the last reason of each kind.
@@ -79,6 +81,9 @@ impl Summary {
                 (_, 0) => writeln!(text, "   {not_then} times something else was in the way"),
                 _ => writeln!(text, "   {not_then} times something else was in the way, {failed} failed"),
             };
+        }
+        for (point, done) in &self.at_points {
+            let _ = writeln!(text, "    {point:<36} {done:>2}");
         }
         for (kind, why) in &self.not_done {
             let _ = writeln!(text, "  not done here: {kind}: {why}");

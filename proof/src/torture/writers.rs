@@ -12,7 +12,7 @@ mod work;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -23,6 +23,7 @@ use tokio::time::{Instant, timeout};
 use tokio_postgres::Client;
 
 use super::book::Book;
+use super::log::lock;
 use super::pace::Pace;
 use super::plan::{KEYS, Plan};
 use super::primary::Primary;
@@ -180,10 +181,6 @@ impl Shared {
     fn stopped(&self) -> bool {
         *self.stop.borrow()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One task: transaction after transaction, over as many connections as it takes.

@@ -7,7 +7,7 @@ use rand::RngExt;
 use super::Hit;
 use crate::Error;
 use crate::torture::fleet::Post;
-use crate::torture::plan::TTL;
+use crate::torture::plan::{TTL, TTL_MS};
 use crate::torture::stage::Stage;
 
 fn post<'a>(stage: &'a Stage, hit: &Hit) -> Result<&'a Post, Error> {
@@ -20,14 +20,13 @@ pub(super) async fn kill(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
     let mut state = post.lock().await;
     let Some(pid) = state.pid() else { return Ok(false) };
     let fault = hit.begin(stage, &post.name, Some(pid));
-    state.kill(hit.millis(0, 3_000), fault)?;
+    state.kill(hit.millis(0, 3_000), fault);
     Ok(true)
 }
 
 pub(super) async fn stop(stage: &Stage, hit: &mut Hit, long: bool) -> Result<bool, Error> {
     let post = post(stage, hit)?;
-    let ttl = u64::try_from(TTL.as_millis()).unwrap_or_default();
-    let length = if long { hit.millis(ttl + ttl / 4, ttl * 4) } else { hit.millis(20, ttl * 3 / 4) };
+    let length = if long { hit.millis(TTL_MS + TTL_MS / 4, TTL_MS * 4) } else { hit.millis(20, TTL_MS * 3 / 4) };
     let (fault, pid) = {
         let mut state = post.lock().await;
         let Some(pid) = state.pid() else { return Ok(false) };

@@ -1,21 +1,22 @@
 //! What happens to the sink itself.
 
+use std::path::Path;
 use std::time::Duration;
 
 use rand::RngExt;
 
 use super::Hit;
 use crate::Error;
-use crate::torture::destination::{Destination, Mood};
+use crate::torture::destination::{Destination, Mood, file_of};
 use crate::torture::stage::Stage;
 use crate::torture::ways::{Trouble, hurt};
 
-/// An inbox's server is restarted, in order or not; an endpoint refuses.
+/// An inbox's server is restarted, in order or not; an endpoint refuses; files are full, after some of a batch.
 pub(super) async fn outage(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
-    let fault = hit.begin(stage, "sink", None);
     let length = hit.about_a_lease();
     match stage.destination.as_ref() {
         Destination::Inbox { cluster, .. } => {
+            let _fault = hit.begin(stage, "sink", None);
             let mut cluster = cluster.lock().await;
             if hit.random.random_bool(0.5) {
                 cluster.stop_immediate().await?;
@@ -26,6 +27,7 @@ pub(super) async fn outage(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> 
             cluster.start_again().await?;
         }
         Destination::Endpoint { .. } => {
+            let _fault = hit.begin(stage, "sink", None);
             let doors = || stage.fleet.posts.iter().filter_map(|post| post.ways.sink.as_ref());
             for door in doors() {
                 hurt(door, Trouble::Refuse).await?;
@@ -35,10 +37,24 @@ pub(super) async fn outage(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> 
                 door.heal().await?;
             }
         }
-        Destination::Files { .. } => return Ok(false),
+        Destination::Files { folder } => return fill(stage, hit, folder, length).await,
     }
-    fault.end();
     Ok(true)
+}
+
+async fn fill(stage: &Stage, hit: &mut Hit, folder: &Path, length: Duration) -> Result<bool, Error> {
+    let mut filled = false;
+    for post in &stage.fleet.posts {
+        filled |= post.fill(&file_of(folder, &post.name), hit.random.random_range(0..5_000)).await?;
+    }
+    if filled {
+        let _fault = hit.begin(stage, "sink", None);
+        stage.hold(length).await;
+        for post in &stage.fleet.posts {
+            post.free().await;
+        }
+    }
+    Ok(filled)
 }
 
 pub(super) async fn slow(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
