@@ -91,20 +91,18 @@ impl Fleet {
     }
 
     /// From now on nobody stops or kills itself: those that might are replaced by processes without a fail point.
-    pub(super) async fn calm(&self) -> Result<(), Error> {
+    pub(super) async fn calm(&self) {
         self.points.send_replace(false);
         for post in &self.posts {
-            post.disarm(&self.common.log).await?;
+            self.common.log.find_failure("replacing a replica", post.disarm(&self.common.log).await);
         }
-        Ok(())
     }
 
     /// Ends all in order.
-    pub(super) async fn stop(&self, log: &Log) -> Result<(), Error> {
+    pub(super) async fn stop(&self, log: &Log) {
         self.watching.iter().for_each(tokio::task::JoinHandle::abort);
         for post in &self.posts {
-            post.stop(Duration::ZERO, log).await?;
+            log.find_failure("stopping a replica", post.stop(Duration::ZERO, log).await);
         }
-        Ok(())
     }
 }

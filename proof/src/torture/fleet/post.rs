@@ -21,6 +21,7 @@ use crate::fixture::{RELAY, executable, toml_text};
 use crate::process::{Process, last_lines};
 use crate::torture::log::{Fault, Log};
 use crate::torture::plan::{BATCH_MESSAGES, IN_FLIGHT, Plan, TTL, millis};
+use crate::torture::primary::{UNDO_WITHIN, again};
 use crate::torture::ways::Ways;
 
 const LOOK_EVERY: Duration = Duration::from_millis(30);
@@ -114,6 +115,16 @@ impl Post {
             state.kill(Duration::ZERO, fault)?;
         }
         Ok(())
+    }
+
+    /// Its ways are free, and its clock is right.
+    pub(in crate::torture) async fn heal(&self) -> Result<(), Error> {
+        let outbox = again(UNDO_WITHIN, || self.ways.heal()).await;
+        let sink = match &self.ways.sink {
+            Some(door) => again(UNDO_WITHIN, || door.heal()).await,
+            None => Ok(()),
+        };
+        outbox.and(sink).and(self.clock.as_ref().map_or(Ok(()), |clock| clock.set("+0")))
     }
 
     pub(in crate::torture) async fn lock(&self) -> MutexGuard<'_, State> {
