@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, watch};
 
 use super::book::Book;
 use super::plan::{Plan, SinkKind};
-use super::primary::within;
+use super::primary::{UNDO_WITHIN, again, see_that_it_runs, within};
 use super::ways::Ways;
 use crate::Error;
 use crate::endpoint::{Endpoint, Reply};
@@ -129,6 +129,18 @@ impl Destination {
         }
     }
 
+    /// Nothing ails it from now on.
+    pub(super) async fn heal(&self) -> Result<(), Error> {
+        self.see_that_it_runs().await?;
+        again(UNDO_WITHIN, || self.slow(Duration::ZERO)).await
+    }
+
+    /// Starts an inbox's server again if it has ended.
+    pub(super) async fn see_that_it_runs(&self) -> Result<(), Error> {
+        let Destination::Inbox { cluster, .. } = self else { return Ok(()) };
+        see_that_it_runs(&mut *cluster.lock().await).await
+    }
+
     /// How many messages have arrived, repeats and rows of failed calls included; `None` where nobody counts.
     pub(super) async fn counted(&self) -> Result<Option<u64>, Error> {
         match self {
@@ -185,7 +197,7 @@ async fn answer(mut moods: watch::Receiver<Mood>, nth: u32) -> Reply {
 
 async fn tell_inbox(fixture: &Fixture, book: &Book) -> Result<u64, Error> {
     let failed = |cause| Error::because("reading the inbox", &cause);
-    let admin = fixture.admin().await?;
+    let admin = again(UNDO_WITHIN, || fixture.admin()).await?;
     let sql = "select message_id from app.inbox order by seq";
     let none: [&str; 0] = [];
     let rows = admin.query_raw(sql, none).await.map_err(failed)?;

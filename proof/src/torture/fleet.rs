@@ -99,29 +99,30 @@ impl Fleet {
 
     /// From now on nobody stops or kills itself, and no process is replaced for that: one that lasts would lose what it leaked.
     /// Returns once all are at work.
-    pub(super) async fn calm(&self) -> Result<(), Error> {
+    pub(super) async fn calm(&self) {
         const PATIENCE: Duration = Duration::from_secs(30);
+        let log = &self.common.log;
         let file = fail_points_off(&self.folder);
-        std::fs::write(&file, "").map_err(|cause| Error::because(format!("writing {}", file.display()), &cause))?;
+        let written = std::fs::write(&file, "");
+        log.find_failure("silencing fail points", written.map_err(|cause| Error::because(file.display(), &cause)));
         self.points.send_replace(false);
         let deadline = Instant::now() + PATIENCE;
         for post in &self.posts {
             while !post.is_at_work().await {
                 if Instant::now() >= deadline {
-                    return Err(Error::new(format!("{} is not at work {PATIENCE:?} after the last fault", post.name)));
+                    log.find(format!("{} is not at work {PATIENCE:?} after the last fault", post.name));
+                    break;
                 }
                 tokio::time::sleep(POLL).await;
             }
         }
-        Ok(())
     }
 
     /// Ends all in order.
-    pub(super) async fn stop(&self, log: &Log) -> Result<(), Error> {
+    pub(super) async fn stop(&self, log: &Log) {
         self.watching.iter().for_each(tokio::task::JoinHandle::abort);
         for post in &self.posts {
-            post.stop(Duration::ZERO, log).await?;
+            log.find_failure("stopping a replica", post.stop(Duration::ZERO, log).await);
         }
-        Ok(())
     }
 }

@@ -42,9 +42,16 @@ pub(super) struct Progress {
     /// Messages that were committed and have not arrived, as far as that is known: those of a transaction that committed late
     /// have small numbers, so that lanes may have passed what is far from delivered.
     pub(super) missing: i64,
+    /// Grows with what arrives, which lanes that work off stragglers do not show otherwise.
+    pub(super) fill: u64,
 }
 
 impl Progress {
+    /// Another one than before if anything was delivered or dealt with.
+    pub(super) fn marks(self) -> (i64, u64) {
+        (self.passed, self.fill)
+    }
+
     pub(super) fn behind(self) -> i64 {
         self.missing.max(self.last - self.passed)
     }
@@ -97,7 +104,7 @@ pub(super) fn start(
 ) -> (Pace, tokio::task::JoinHandle<()>) {
     let (giving, leave) = watch::channel(Leave::default());
     let looking = tokio::spawn(async move {
-        let (mut rush, mut round, mut missing) = (true, 0_u32, Missing::default());
+        let (mut rush, mut round, mut missing, mut fill) = (true, 0_u32, Missing::default(), 0);
         loop {
             round = round.wrapping_add(1);
             // While nobody answers, what was allowed before stays allowed: writers meet the same.
@@ -106,6 +113,8 @@ pub(super) fn start(
                     let count = committed.load(Ordering::Relaxed).saturating_sub(arrived);
                     progress.missing = missing.of(i64::try_from(count).unwrap_or(i64::MAX), progress);
                 }
+                fill = destination.fill().await.unwrap_or(fill);
+                progress.fill = fill;
                 let room = progress.bytes < MOST_BYTES;
                 rush = if rush { progress.behind() < behind && room } else { progress.behind() < CAUGHT_UP && room };
                 let low = progress.behind() < behind * FAR_TOO_FAR && progress.bytes < MOST_BYTES + MOST_BYTES / 4;
@@ -149,5 +158,5 @@ pub(super) async fn look(primary: &Primary) -> Result<Progress, Error> {
     let admin = primary.admin().await?;
     let row = within(admin.query_one(sql, &[])).await?;
     let number = |nth| row.try_get(nth).map_err(|cause| Error::because("reading how far the relay is", &cause));
-    Ok(Progress { last: number(0)?, passed: number(1)?, bytes: number(2)?, missing: 0 })
+    Ok(Progress { last: number(0)?, passed: number(1)?, bytes: number(2)?, missing: 0, fill: 0 })
 }

@@ -19,14 +19,14 @@ use rand::rngs::StdRng;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_postgres::Client;
 
 use super::book::Book;
 use super::log::lock;
 use super::pace::Pace;
 use super::plan::{KEYS, Plan};
-use super::primary::Primary;
+use super::primary::{Primary, again, within};
 use crate::Error;
 use crate::fixture::PRODUCER;
 use desk::Desk;
@@ -38,6 +38,11 @@ const TASKS: [(Kind, u64); 4] = [(Kind::Small, 8), (Kind::Rows, 2), (Kind::Bulk,
 /// A transaction that takes longer than it stays open, and this, meets a server that stands still.
 const PATIENCE: Duration = Duration::from_secs(90);
 const SWEEP_EVERY: Duration = Duration::from_secs(3);
+
+/// What is left of writers.
+const LEFT: &str = "
+    select (select count(*) from pg_prepared_xacts where database = current_database())
+         + (select count(*) from pg_stat_activity where datname = current_database() and usename = $1)";
 
 /// How a transaction ended, as far as its writer knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,36 +141,29 @@ impl Writers {
         lock(&self.shared.trouble).clone()
     }
 
-    /// Ends them: what is open is ended soon, and what is prepared is ended for good.
-    pub(super) async fn stop(mut self) -> Result<Written, Error> {
+    /// Ends them: what is open is ended soon, and what is prepared is ended for good. What they have written is given in any
+    /// case, and with it what went wrong.
+    pub(super) async fn stop(mut self) -> (Written, Result<(), Error>) {
         self.stop.send_replace(true);
-        while let Some(ended) = self.tasks.join_next().await {
-            ended.map_err(|cause| Error::because("a writer", &cause))?;
+        let mut ended = Ok(());
+        while let Some(task) = self.tasks.join_next().await {
+            ended = ended.and(task.map_err(|cause| Error::because("a writer", &cause)));
         }
-        self.shared.book.whole()?;
-        self.at_rest().await?;
-        Ok(self.written())
+        let rest = self.at_rest().await;
+        (self.written(), ended.and(self.shared.book.whole()).and(rest))
     }
 
     /// Returns once no backend of a writer is left, and nothing is prepared.
     async fn at_rest(&self) -> Result<(), Error> {
-        let sql = format!(
-            "select (select count(*) from pg_prepared_xacts where database = current_database())
-                  + (select count(*) from pg_stat_activity where datname = current_database() and usename = '{PRODUCER}')"
-        );
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        again(PATIENCE, || async {
             phases::sweep(&self.shared.primary, &HashSet::new()).await?;
             let admin = self.shared.primary.admin().await?;
-            let row = super::primary::within(admin.query_one(&sql, &[])).await?;
-            if row.try_get::<_, i64>(0).is_ok_and(|left| left == 0) {
-                return Ok(());
+            match within(admin.query_one(LEFT, &[&PRODUCER])).await?.try_get::<_, i64>(0) {
+                Ok(0) => Ok(()),
+                _ => Err(Error::new("writers have ended, and their transactions have not")),
             }
-            if Instant::now() >= deadline {
-                return Err(Error::new("writers have ended, and their transactions have not"));
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        })
+        .await
     }
 }
 

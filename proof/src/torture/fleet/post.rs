@@ -21,6 +21,7 @@ use crate::fixture::{RELAY, executable, toml_text};
 use crate::process::{POLL, Process, last_lines};
 use crate::torture::log::{Fault, Log};
 use crate::torture::plan::{BATCH_MESSAGES, IN_FLIGHT, Plan, TTL, TTL_MS, millis};
+use crate::torture::primary::{UNDO_WITHIN, again};
 use crate::torture::ways::Ways;
 
 const LOOK_EVERY: Duration = Duration::from_millis(30);
@@ -110,6 +111,16 @@ impl Post {
         let state = self.state.lock().await;
         let goes_on = |process: &Process| !process.is_stopped();
         state.ended_by.is_none() && state.asleep.is_none() && state.process.as_ref().is_some_and(goes_on)
+    }
+
+    /// Its ways are free, and its clock is right.
+    pub(in crate::torture) async fn heal(&self) -> Result<(), Error> {
+        let outbox = again(UNDO_WITHIN, || self.ways.heal()).await;
+        let sink = match &self.ways.sink {
+            Some(door) => again(UNDO_WITHIN, || door.heal()).await,
+            None => Ok(()),
+        };
+        outbox.and(sink).and(self.clock.as_ref().map_or(Ok(()), |clock| clock.set("+0")))
     }
 
     pub(in crate::torture) async fn lock(&self) -> MutexGuard<'_, State> {
