@@ -146,33 +146,32 @@ pub(super) fn millis(random: &mut StdRng, least: u64, most: u64) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// One of no length.
+    pub(crate) fn plan(seed: u64) -> Plan {
+        let second = Duration::from_secs(1);
+        Plan {
+            seed,
+            length: second,
+            messages: 0,
+            faults: 0,
+            sink: SinkKind::File,
+            replicas: 3,
+            kinds: Vec::new(),
+            folder: std::env::temp_dir(),
+            bulk: 0,
+            open_for: second,
+            behind: 0,
+            segment: second,
+            drain_within: second,
+            gap: second,
+        }
+    }
 
     #[test]
     fn each_purpose_has_a_stream_of_its_own_that_the_seed_decides() {
-        let plan = |seed| {
-            let folder = std::env::temp_dir();
-            let (kinds, second) = (Vec::new(), Duration::from_secs(1));
-            let (sink, replicas, messages, faults, bulk, behind) = (SinkKind::File, 3, 0, 0, 0, 0);
-            let (length, open_for, segment, drain_within, gap) = (second, second, second, second, second);
-            Plan {
-                seed,
-                length,
-                messages,
-                faults,
-                sink,
-                replicas,
-                kinds,
-                folder,
-                bulk,
-                open_for,
-                behind,
-                segment,
-                drain_within,
-                gap,
-            }
-        };
         let draw = |seed, purpose, number| plan(seed).random(purpose, number).random::<u64>();
         assert_eq!(draw(1, "faults", 0), draw(1, "faults", 0));
         let others = [draw(2, "faults", 0), draw(1, "replica", 0), draw(1, "faults", 1)];
