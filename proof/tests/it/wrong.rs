@@ -76,7 +76,9 @@ caught! {
     reading::takes_a_floor_too_new = "floor-too-new" by [("lost", "and was never published")] beside [],
     segments::empties_what_is_needed = "empties-what-is-needed" by [("lost", "was emptied after it was written")] beside [],
     failover::keeps_positions = "keeps-positions-over-a-failover" by [("lost", "and was never published")] beside [],
-    classic::publishes_after_its_locks = "classic" by [("repeats", "arrived 2 times")] beside [],
+    classic::publishes_after_its_locks = "classic" by [("repeats", "arrived 2 times")]
+        // It has no lanes and no leases: both replicas tell of one lane, which none was given.
+        beside ["in_flight", "exclusive", "lease"],
     clock::expires_by_the_servers_clock = "expires-by-the-servers-clock" by [("exclusive", "was taken")] beside [],
 }
 

@@ -28,8 +28,7 @@ pub async fn publishes_after_its_locks(wrong: Option<&'static str>) -> Verdict {
     let books = ["classic 1", "classic 2"].map(|name| (name, Book::open(&scene.folder, name).unwrap()));
     let (dsn, relay) = (scene.fixture.relay_dsn(), Classic { batch: 40, tick: SHORT, slowness: SHORT });
     let [(one, first), (two, second)] = &books;
-    let gate = scene.fixture.admin().await.unwrap();
-    gate.batch_execute("begin; lock table classic_inbox in share row exclusive mode").await.unwrap();
+    let gate = scene.gate_of("classic_inbox", "true").await;
     let publishes = async |name: &str| until("it publishes", async || scene.told(name, "publish") > 0).await;
     let later = async {
         publishes(one).await;
@@ -38,7 +37,7 @@ pub async fn publishes_after_its_locks(wrong: Option<&'static str>) -> Verdict {
     let all_marked = async {
         publishes(one).await;
         publishes(two).await;
-        gate.batch_execute("commit").await.unwrap();
+        gate.open().await;
         let left = "select count(*) from classic_outbox where published_at is null";
         until("all is marked", async || scene.admin.query_one(left, &[]).await.unwrap().get::<_, i64>(0) == 0).await;
     };

@@ -48,8 +48,8 @@ pub async fn takes_a_floor_too_new(wrong: Option<&'static str>) -> Verdict {
     scene.lanes = 2;
     let [slow, fast]: [u32; 2] = scene.key_of_each_lane(1).await.into_iter().collect::<Vec<_>>().try_into().unwrap();
     let gate = scene.gate(slow).await;
-    // More than may be in flight: the target cannot be read to its end.
-    scene.write(slow, 100).await;
+    // More than one window, and a lane that is so far behind its reader is read no further: the target has no end yet.
+    scene.write(slow, 1_000).await;
     scene.start("r1", 2, "").await;
     scene.claims("r1", 2).await;
     gate.is_waited_for().await;
@@ -83,13 +83,17 @@ impl Gate {
 impl Scene {
     /// Has each append with a message of this key wait.
     pub async fn gate(&self, key: u32) -> Gate {
+        self.gate_of("app.inbox", &format!("new.key = '{}'", writer::name(key))).await
+    }
+
+    /// Has each insert of such rows into this table wait. (A lock of the table would keep statements from being prepared.)
+    pub async fn gate_of(&self, table: &str, rows: &str) -> Gate {
         const LOCK: u32 = 4711;
         let sql = format!(
             "create function app.wait_at_the_gate() returns trigger language plpgsql as $$
                begin perform pg_advisory_xact_lock_shared({LOCK}); return new; end $$;
-             create trigger gate before insert on app.inbox for each row when (new.key = '{}')
-               execute function app.wait_at_the_gate()",
-            writer::name(key)
+             create trigger gate before insert on {table} for each row when ({rows})
+               execute function app.wait_at_the_gate()"
         );
         self.admin.batch_execute(&sql).await.unwrap();
         let gate = self.fixture.admin().await.unwrap();

@@ -17,7 +17,8 @@ pub async fn empties_what_is_needed(wrong: Option<&'static str>) -> Verdict {
     let (segment, _) = aside(&scene.admin).await;
     let gate = scene.gate(KEY).await;
     let mut open = scene.open().await;
-    for _ in 0..100 {
+    // More than is read ahead.
+    for _ in 0..1_000 {
         scene.send_into(&mut open, KEY, Some(segment)).await;
     }
     scene.commit(open).await;
