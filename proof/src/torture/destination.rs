@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use checker::history::Event;
@@ -31,13 +31,13 @@ const SLOWNESS: &str = "
       $$ begin perform pg_sleep(seconds) from app.slowness where seconds > 0; return null; end $$;
     create trigger slowly before insert on app.inbox for each statement execute function app.slowly();";
 
-/// What the endpoint does with requests, all of which it has noted down by then.
+/// What the endpoint does with requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Mood {
     Willing,
     /// Answers late.
     Slow(Duration),
-    /// Takes the message, and says that it failed, or nothing: a share of them.
+    /// Of a share of them it says that it failed, or nothing: most of these it has taken, the others it refuses.
     Failing,
     /// Says nothing until it is in another mood.
     Hanging,
@@ -46,7 +46,7 @@ pub(super) enum Mood {
 /// The sink's other end.
 pub(super) enum Destination {
     Inbox { cluster: Box<Mutex<Cluster>>, fixture: Fixture },
-    Endpoint { endpoint: Endpoint, mood: watch::Sender<Mood>, book: Arc<Book> },
+    Endpoint { endpoint: Endpoint, mood: watch::Sender<Mood>, book: Arc<Book>, taken: Arc<AtomicU64> },
     Files { folder: PathBuf },
 }
 
@@ -73,13 +73,20 @@ impl Destination {
     async fn endpoint(folder: &Path) -> Result<Destination, Error> {
         let book = Arc::new(Book::open(folder, "sink")?);
         let mood = watch::Sender::new(Mood::Willing);
-        let (telling, moods) = (Arc::clone(&book), mood.subscribe());
-        let requests = AtomicU32::new(0);
+        let taken = Arc::<AtomicU64>::default();
+        let (telling, counting, moods) = (Arc::clone(&book), Arc::clone(&taken), mood.subscribe());
+        let requests = AtomicU64::new(0);
         let endpoint = Endpoint::forgetful(move |received| {
-            telling.tell(Event::Arrived { place: "endpoint".to_owned(), ids: vec![received.id().to_owned()] });
-            answer(moods.clone(), requests.fetch_add(1, Ordering::Relaxed))
+            let (mut moods, nth) = (moods.clone(), requests.fetch_add(1, Ordering::Relaxed));
+            let mood = *moods.borrow_and_update();
+            // A message that is refused has not arrived: a relay that does not try it again has lost it.
+            if !mood.refuses(nth) {
+                telling.tell(Event::Arrived { place: "endpoint".to_owned(), ids: vec![received.id().to_owned()] });
+                counting.fetch_add(1, Ordering::Relaxed);
+            }
+            answer(mood, nth, moods)
         });
-        Ok(Destination::Endpoint { endpoint: endpoint.await?, mood, book })
+        Ok(Destination::Endpoint { endpoint: endpoint.await?, mood, book, taken })
     }
 
     /// The port that a way leads to.
@@ -150,7 +157,7 @@ impl Destination {
                 let row = within(admin.query_one(sql, &[])).await?;
                 Ok(Some(row.try_get::<_, i64>(0).unwrap_or_default().unsigned_abs()))
             }
-            Destination::Endpoint { endpoint, .. } => Ok(Some(endpoint.count() as u64)),
+            Destination::Endpoint { taken, .. } => Ok(Some(taken.load(Ordering::Relaxed))),
             Destination::Files { .. } => Ok(None),
         }
     }
@@ -170,14 +177,21 @@ impl Destination {
     pub(super) async fn tell(&self, book: &Book) -> Result<u64, Error> {
         match self {
             Destination::Inbox { fixture, .. } => tell_inbox(fixture, book).await,
-            Destination::Endpoint { endpoint, book, .. } => book.whole().map(|()| endpoint.count() as u64),
+            Destination::Endpoint { taken, book, .. } => book.whole().map(|()| taken.load(Ordering::Relaxed)),
             Destination::Files { folder } => files(folder)?.iter().map(|file| tell_file(file, book)).sum(),
         }
     }
 }
 
-async fn answer(mut moods: watch::Receiver<Mood>, nth: u32) -> Reply {
-    let mood = *moods.borrow_and_update();
+impl Mood {
+    /// Whether it does nothing with this request but say that it failed: with every second one of which it says so.
+    fn refuses(self, nth: u64) -> bool {
+        self == Mood::Failing && matches!(nth % 10, 6 | 7)
+    }
+}
+
+/// `moods` tells when it is in another one.
+async fn answer(mood: Mood, nth: u64, mut moods: watch::Receiver<Mood>) -> Reply {
     match mood {
         Mood::Willing => {}
         Mood::Slow(by) => tokio::time::sleep(by).await,
@@ -256,5 +270,26 @@ fn tell_file(file: &Path, book: &Book) -> Result<u64, Error> {
         if read == 0 || !whole {
             return Ok(told);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_fails_refuses_half_of_what_it_says_has_failed() {
+        let (_mood, moods) = watch::channel(Mood::Failing);
+        let mut seen = Vec::new();
+        for nth in 0..10 {
+            let refused = Mood::Failing.refuses(nth);
+            assert!(!Mood::Willing.refuses(nth));
+            if let Reply::Status(status @ 500..) = answer(Mood::Failing, nth, moods.clone()).await {
+                seen.push((status, refused));
+            } else {
+                assert!(!refused, "{nth}");
+            }
+        }
+        assert_eq!(seen, [(503, false), (500, false), (503, true), (500, true)]);
     }
 }

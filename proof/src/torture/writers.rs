@@ -49,6 +49,8 @@ const LEFT: &str = "
 enum Ended {
     /// With so many messages.
     Committed(u64),
+    /// With so many messages, unless a crash undoes it: only the ledger knows.
+    CommittedLazily(u64),
     RolledBack,
     /// Only the ledger knows.
     Unsure,
@@ -81,7 +83,7 @@ struct Shared {
     /// Prepared transactions that somebody stays with.
     living: Mutex<HashSet<u64>>,
     written: Mutex<Written>,
-    /// Messages, for the pace.
+    /// Messages, for the pace: those of lazy commits count, too.
     committed: Arc<AtomicU64>,
     /// What a writer last met.
     trouble: Mutex<String>,
@@ -124,8 +126,8 @@ impl Writers {
         let mut tasks = JoinSet::new();
         for (kind, count) in TASKS {
             for number in 0..count {
-                let random = plan.random(&format!("{kind:?}"), number);
-                tasks.spawn(write(kind, plan.clone(), Arc::clone(&shared), random));
+                let task = Task { kind, number, plan: plan.clone() };
+                tasks.spawn(task.write(Arc::clone(&shared)));
             }
         }
         tasks.spawn(sweep(Arc::clone(&shared)));
@@ -181,30 +183,58 @@ impl Shared {
     }
 }
 
-/// One task: transaction after transaction, over as many connections as it takes.
-async fn write(kind: Kind, plan: Plan, shared: Arc<Shared>, mut random: StdRng) {
-    let lock_timeout = if kind == Kind::Small { Duration::from_millis(500) } else { Duration::from_secs(10) };
-    let mut desk = None;
-    while !shared.stopped() {
-        shared.rest(kind.pause(&plan, &shared.pace, &mut random)).await;
-        if !shared.pace.allows(kind.pressure(), &shared.stop).await {
-            continue;
+/// One of the writers of a kind.
+struct Task {
+    kind: Kind,
+    number: u64,
+    plan: Plan,
+}
+
+impl Task {
+    /// Transaction after transaction, over as many connections as it takes. What they are follows from the seed alone: how
+    /// often it has to wait for leave, or for a server, changes nothing but the pauses.
+    async fn write(self, shared: Arc<Shared>) {
+        let kind = self.kind;
+        let (mut draws, mut pauses) = (self.random("work"), self.random("pauses"));
+        let lock_timeout = if kind == Kind::Small { Duration::from_millis(500) } else { Duration::from_secs(10) };
+        let mut desk = None;
+        while !shared.stopped() {
+            let work = kind.draw(&self.plan, &mut draws);
+            let Some(open) = self.desk(desk, lock_timeout, &shared, &mut pauses).await else { return };
+            desk = attempt(&shared, open, kind, &work).await;
         }
-        if desk.as_ref().is_none_or(|desk: &Desk| desk.client.is_closed()) {
+    }
+
+    fn random(&self, purpose: &str) -> StdRng {
+        self.plan.random(&format!("{:?} {purpose}", self.kind), self.number)
+    }
+
+    /// Pauses, waits for leave, and gives a connection that works, this one if it does. None once writers are to end.
+    async fn desk(
+        &self,
+        mut desk: Option<Desk>,
+        lock_timeout: Duration,
+        shared: &Shared,
+        pauses: &mut StdRng,
+    ) -> Option<Desk> {
+        while !shared.stopped() {
+            shared.rest(self.kind.pause(&self.plan, &shared.pace, pauses)).await;
+            if !shared.pace.allows(self.kind.pressure(), &shared.stop).await {
+                continue;
+            }
+            if let Some(open) = desk.take_if(|desk| !desk.client.is_closed()) {
+                return Some(open);
+            }
             let opened = async { Desk::open(shared.primary.producer().await?, lock_timeout).await };
             match opened.await {
-                Ok(opened) => desk = Some(opened),
+                Ok(opened) => return Some(opened),
                 Err(error) => {
                     shared.met(&error.to_string());
                     tokio::time::sleep(Duration::from_millis(50)).await;
-                    continue;
                 }
             }
         }
-        let work = kind.draw(&plan, &mut random);
-        if let Some(open) = desk.take() {
-            desk = attempt(&shared, open, kind, &work).await;
-        }
+        None
     }
 }
 
@@ -242,7 +272,7 @@ async fn attempt(shared: &Shared, desk: Desk, kind: Kind, work: &Work) -> Option
         (ended, _) => ended,
     };
     lock(&shared.living).remove(&number);
-    if let Ended::Committed(messages) = ended {
+    if let Ended::Committed(messages) | Ended::CommittedLazily(messages) = ended {
         shared.committed.fetch_add(messages, Ordering::Relaxed);
     }
     lock(&shared.written).count(ended, kind);
@@ -258,7 +288,7 @@ impl Written {
                 self.bulk_loads += u64::from(kind == Kind::Bulk);
             }
             Ended::RolledBack => self.rolled_back += 1,
-            Ended::Unsure | Ended::Prepared { .. } => self.unsure += 1,
+            Ended::CommittedLazily(_) | Ended::Unsure | Ended::Prepared { .. } => self.unsure += 1,
         }
     }
 }

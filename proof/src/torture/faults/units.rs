@@ -168,7 +168,7 @@ pub(in crate::torture) const UNITS: &[Unit] = {
         unit(
             Kind::SinkFails,
             "sink_fails",
-            "the sink takes messages, and its answers are errors or get lost",
+            "the sink answers with errors, for messages that it has taken and for others",
             5,
             &[Sink],
         ),

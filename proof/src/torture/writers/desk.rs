@@ -135,7 +135,7 @@ impl Desk {
             End::Commit => self.client.batch_execute("commit").await?,
             End::CommitLazily => {
                 self.client.batch_execute("set local synchronous_commit = off; commit").await?;
-                return Ok(Ended::Unsure);
+                return Ok(Ended::CommittedLazily(written));
             }
             End::Rollback => {
                 self.client.batch_execute("rollback").await?;

@@ -1,16 +1,17 @@
 //! A relay that does not notice that the database is another one.
 
+use checker::Verdict;
 use checker::history::Event;
 use proof::fixture::RELAY;
 use proof::servers::{Binaries, Cluster, Options};
 use proof::torture::book;
 
-use super::{Scene, Sink};
+use super::{Scene, Sink, TTL};
 
 /// What the standby never got was delivered; ids and numbers are given out again for other messages.
-pub async fn keeps_positions(wrong: Option<&'static str>) -> Vec<String> {
+pub async fn keeps_positions(wrong: Option<&'static str>) -> Verdict {
     let mut primary = Cluster::start(&Binaries::find(15).unwrap(), Options::default()).await.unwrap();
-    let mut scene = Scene::on(&primary, wrong, Sink::Files).await;
+    let mut scene = Scene::on(&primary, wrong, Sink::Files, TTL).await;
     let standby = primary.standby().await.unwrap();
     let (first, second) = (primary.port(), standby.port());
     let database = scene.fixture.database.clone();
