@@ -11,7 +11,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use serde::Deserialize;
 use tokio::sync::{Mutex, watch};
 
-use super::book::Book;
+use super::book::{Book, Count};
 use super::plan::{Plan, SinkKind};
 use super::primary::within;
 use super::ways::Ways;
@@ -80,6 +80,14 @@ impl Destination {
             answer(moods.clone(), requests.fetch_add(1, Ordering::Relaxed))
         });
         Ok(Destination::Endpoint { endpoint: endpoint.await?, mood, book })
+    }
+
+    /// Of the history of its own, if it has one.
+    pub(super) fn count(&self) -> Option<Count> {
+        match self {
+            Destination::Endpoint { book, .. } => Some(book.count()),
+            Destination::Inbox { .. } | Destination::Files { .. } => None,
+        }
     }
 
     /// The port that a way leads to.

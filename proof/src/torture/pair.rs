@@ -37,6 +37,8 @@ pub(super) struct Side {
 /// How a fail-over went.
 pub(super) struct FailedOver {
     pub(super) from: Nanos,
+    /// The new primary takes writes, and nobody has been led to it yet.
+    pub(super) to: Nanos,
     pub(super) timeline: u32,
 }
 
@@ -122,17 +124,22 @@ impl Pair {
         Ok(false)
     }
 
-    /// From now on every commit waits for the standby, which has all that was confirmed before.
+    /// From now on every commit waits for the standby, which has all that was confirmed before: also what is confirmed later is
+    /// not lost.
     pub(super) async fn make_synchronous(&self) -> Result<(), Error> {
         let Some(standby) = &self.standby else { return Err(Error::new("there is no standby")) };
         self.primary.wait_for_standby(true).await?;
         self.primary.wait_until_replayed(standby).await
     }
 
-    /// From now on the standby receives nothing: what is committed is lost by the fail-over.
-    pub(super) async fn cut_off(&self) -> Result<(), Error> {
+    /// From now on the standby receives nothing: what is committed is lost by the fail-over, but not what was confirmed before
+    /// the moment that this returns.
+    pub(super) async fn cut_off(&self) -> Result<Nanos, Error> {
         let Some(standby) = &self.standby else { return Err(Error::new("there is no standby")) };
-        standby.cut_off().await
+        let safe = now();
+        self.primary.wait_until_replayed(standby).await?;
+        standby.cut_off().await?;
+        Ok(safe)
     }
 
     /// The primary crashes, and after a while the standby takes its place. Nothing is left of the old one.
@@ -142,6 +149,7 @@ impl Pair {
         self.primary.stop_immediate().await?;
         tokio::time::sleep(after).await;
         standby.promote().await?;
+        let to = now();
         let timeline = timeline(&standby).await?;
         let old = std::mem::replace(&mut self.primary, standby);
         self.on = 1 - self.on;
@@ -155,7 +163,7 @@ impl Pair {
             within(admin.batch_execute(&format!("alter system reset {setting}"))).await?;
         }
         within(admin.batch_execute("select pg_reload_conf()")).await?;
-        Ok(FailedOver { from, timeline })
+        Ok(FailedOver { from, to, timeline })
     }
 
     /// Makes a new standby on the side where none is needed any more.

@@ -137,10 +137,6 @@ mod tests {
     use super::*;
     use crate::story::{Story, grant};
 
-    fn found(story: &Story) -> Found {
-        story.judged(check)
-    }
-
     fn written() -> Story {
         Story::run(false)
             .wrote(1, 1, &["k#1", "x#1"])
@@ -152,8 +148,8 @@ mod tests {
     #[test]
     fn first_arrivals_come_in_the_order_of_commit() {
         let good = written().arrived(9, "t", &["n", "k#1", "k#2", "k#1", "x#1", "k#2", "k#3"]);
-        assert_eq!(found(&good).of(Check::Order), 0);
-        let bad = found(&written().arrived(9, "t", &["k#1", "k#3", "k#2", "x#1"]));
+        assert_eq!(good.judged(check).of(Check::Order), 0);
+        let bad = written().arrived(9, "t", &["k#1", "k#3", "k#2", "x#1"]).judged(check);
         assert_eq!((bad.of(Check::Order), bad.counts.out_of_order), (1, 1));
         assert!(bad.listed[0].text.contains("Message k#2, number 2 of key 107, arrived after k#3"));
     }
@@ -177,7 +173,7 @@ mod tests {
                 Story::run(false).wrote(1, 1, &["k#1", "k#2", "k#3", "k#4"]).ledger(4, &[1]).arrived(9, "t", &ids);
             let overtaken = |at: &usize| order[..*at].iter().any(|before| *before > order[*at]);
             let expected = (0..4).filter(overtaken).count() as u64;
-            assert_eq!(found(&story).of(Check::Order), expected, "{order:?}");
+            assert_eq!(story.judged(check).of(Check::Order), expected, "{order:?}");
         }
     }
 
@@ -190,7 +186,7 @@ mod tests {
             .failed_over(10, 20, 2, false)
             .ledger(90, &[1])
             .arrived(99, "t", &["k#2", "k#1"]);
-        assert_eq!(found(&story).of(Check::Order), 0);
+        assert_eq!(story.judged(check).of(Check::Order), 0);
     }
 
     /// Replica 2 took over: the order of its file does not compare with the other's, and repeats come late.
@@ -203,19 +199,19 @@ mod tests {
             .published(30, "r2", &b, 1, &["k#1", "k#2", "k#3"], "ddd")
             .arrived(90, "r2", &["k#1", "k#2", "k#3"])
             .arrived(91, "r1", &["k#1", "k#2", "k#3"]);
-        assert_eq!(found(&good).of(Check::Order), 0);
+        assert_eq!(good.judged(check).of(Check::Order), 0);
         let bad = written()
             .published(10, "r1", &a, 1, &["k#1", "k#3"], "dd")
             .published(30, "r2", &b, 2, &["k#2"], "d")
             .arrived(90, "r1", &["k#1", "k#3"])
             .arrived(91, "r2", &["k#2"]);
-        assert_eq!(found(&bad).of(Check::Order), 1);
+        assert_eq!(bad.judged(check).of(Check::Order), 1);
         let unsure = written()
             .publish(10, "r1", &a, 1, &["k#1", "k#3"])
             .publish(30, "r2", &b, 2, &["k#2"])
             .arrived(90, "r1", &["k#1", "k#3"])
             .arrived(91, "r2", &["k#2"]);
-        assert_eq!(found(&unsure).of(Check::Order), 0);
+        assert_eq!(unsure.judged(check).of(Check::Order), 0);
     }
 
     /// Positions fell back in a fail-over: k#2 reaches this file after k#3, and reached the other one before.
@@ -228,15 +224,15 @@ mod tests {
             .published(30, "r2", &b, 2, &["k#2", "k#3"], "dd")
             .arrived(90, "r1", &["k#1", "k#2"])
             .arrived(91, "r2", &["k#3", "k#2", "k#3"]);
-        assert_eq!(found(&story).of(Check::Order), 0);
+        assert_eq!(story.judged(check).of(Check::Order), 0);
     }
 
     #[test]
     fn a_number_of_a_key_is_given_out_once() {
         let story = Story::run(false).wrote(1, 1, &["k#1"]).wrote(2, 2, &["kk#1", "k#1"]).ledger(4, &[1, 2]);
-        assert_eq!(found(&story).of(Check::Database), 0);
+        assert_eq!(story.judged(check).of(Check::Database), 0);
         // Two ids of one key: `\0k` has the same sum of bytes.
         let story = Story::run(false).wrote(1, 1, &["k#1"]).wrote(2, 2, &["\0k#1"]).ledger(4, &[1, 2]);
-        assert_eq!(found(&story).of(Check::Database), 1);
+        assert_eq!(story.judged(check).of(Check::Database), 1);
     }
 }

@@ -9,6 +9,7 @@ use tokio_postgres::Client;
 use super::Hit;
 use super::replicas::jump;
 use crate::Error;
+use crate::torture::pair::FailedOver;
 use crate::torture::primary::within;
 use crate::torture::stage::Stage;
 
@@ -45,15 +46,16 @@ pub(super) async fn fail_over(stage: &Stage, hit: &mut Hit, synchronous: bool) -
         return Ok(false);
     }
     let fault = hit.begin(stage, "primary", pair.primary.pid());
-    if synchronous {
+    let safe = if synchronous {
         pair.make_synchronous().await?;
+        None
     } else {
-        pair.cut_off().await?;
-    }
+        Some(pair.cut_off().await?)
+    };
     stage.hold(hit.millis(300, 4_000)).await;
     let after = if hit.random.random_bool(0.6) { hit.millis(0, 300) } else { hit.millis(300, 5_000) };
-    let done = pair.fail_over(after).await?;
-    stage.log.book.tell(Event::FailedOver { from: done.from, timeline: done.timeline, synchronous });
+    let FailedOver { from, to, timeline } = pair.fail_over(after).await?;
+    stage.log.book.tell(Event::FailedOver { from, to, timeline, safe });
     fault.end();
     pair.rebuild().await?;
     Ok(true)

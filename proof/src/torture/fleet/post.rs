@@ -15,6 +15,8 @@ use tokio::sync::{Mutex, MutexGuard, watch};
 use tokio::time::Instant;
 
 use super::{Common, LANES, STOP_WITHIN};
+use checker::history::DISARM;
+
 use crate::Error;
 use crate::clock::Clock;
 use crate::fixture::{RELAY, executable, toml_text};
@@ -110,7 +112,7 @@ impl Post {
     pub(super) async fn disarm(&self, log: &Log) -> Result<(), Error> {
         let mut state = self.state.lock().await;
         if state.armed && state.process.is_some() {
-            let fault = log.begin("kill", &self.name, state.pid());
+            let fault = log.begin(DISARM, &self.name, state.pid());
             state.kill(Duration::ZERO, fault)?;
         }
         Ok(())
@@ -128,7 +130,9 @@ impl Post {
             // One that stands still at a fail point ends once it goes on.
             let _ = process.resume();
             match process.wait(STOP_WITHIN).await {
-                Ok(status) if status.success() || killed(status) => {}
+                Ok(status) if status.success() => {}
+                // At a fail point, in this very moment.
+                Ok(status) if killed(status) => log.begin("kill_at_point", &self.name, Some(process.id())).end(),
                 Ok(status) => log.find(format!("{} did not stop in order ({status})", self.name)),
                 Err(late) => log.find(late.to_string()),
             }
