@@ -2,13 +2,13 @@
 //!
 //! Within one place the order of arrivals is known. Between places it is not, so there times decide: a message arrived no
 //! earlier than its first publish began, and no later than the first call that delivered it was answered. Only what is certain
-//! is held against the relay: a message that arrived at one place alone, behind a later one there; or one whose first publish
-//! began after a later one had been delivered.
+//! is held against the relay: a message that arrived at one place before it was sent to any other, behind a later one there; or
+//! one whose first publish began after a later one had been delivered. A place is a replica's, and named after it.
 
 use crate::arrivals::{Arrived, told};
 use crate::case::Case;
 use crate::covered::may_have_arrived;
-use crate::facts::{Facts, MessageNo, Write, at};
+use crate::facts::{Facts, MessageNo, ReplicaNo, Write, at};
 use crate::fates::Fate;
 use crate::found::{Check, Found};
 use crate::history::Nanos;
@@ -84,11 +84,12 @@ impl Later {
 
     /// A later message that certainly arrived before this one, if there is one. Then this one counts as looked at.
     fn look(&mut self, case: &Case, times: Option<&Times>, message: MessageNo) -> Option<MessageNo> {
-        let mut firsts = case.arrivals.firsts(message);
-        let first = firsts.next()?;
-        let only = firsts.next().is_none();
-        let at_place = self.places.get(usize::from(first.place)).copied().flatten();
-        let behind = at_place.filter(|(nth, _)| only && *nth < first.nth).map(|(_, by)| by);
+        let only = case.arrivals.firsts(message).nth(1).is_none();
+        let behind = case.arrivals.firsts(message).find_map(|first| {
+            let certain = only || times.is_some_and(|times| times.place(case, message) == Some(first.place));
+            let at_place = self.places.get(usize::from(first.place)).copied().flatten();
+            at_place.filter(|(nth, _)| certain && *nth < first.nth).map(|(_, by)| by)
+        });
         let began = times.and_then(|times| at(&times.began, message)).copied();
         let later = self.delivered.filter(|(t, _)| began.is_some_and(|began| *t < began)).map(|(_, by)| by);
         for Arrived { place, nth } in case.arrivals.firsts(message) {
@@ -96,7 +97,7 @@ impl Later {
                 *known = Some(known.unwrap_or((u32::MAX, message)).min((nth, message)));
             }
         }
-        if let Some(delivered) = times.and_then(|times| at(&times.delivered, message)).copied() {
+        if let Some(delivered) = times.and_then(|times| at(&times.delivered, message)).map(|(t, _)| *t) {
             self.delivered = Some(self.delivered.unwrap_or((Nanos::MAX, message)).min((delivered, message)));
         }
         behind.or(later)
@@ -107,28 +108,50 @@ impl Later {
 struct Times {
     /// Its first publish began.
     began: Vec<Nanos>,
-    /// The first call that delivered it was answered.
-    delivered: Vec<Nanos>,
+    /// The first call that delivered it was answered, and whose that was.
+    delivered: Vec<(Nanos, ReplicaNo)>,
+    /// The first publish of it by a replica of another name began.
+    elsewhere: Vec<Nanos>,
 }
 
 impl Times {
     fn new(facts: &Facts) -> Self {
-        let mut times =
-            Self { began: vec![Nanos::MAX; facts.ids.count()], delivered: vec![Nanos::MAX; facts.ids.count()] };
-        for publish in facts.publishes.iter().filter(|publish| may_have_arrived(publish)) {
+        let count = facts.ids.count();
+        let (began, delivered) = (vec![Nanos::MAX; count], vec![(Nanos::MAX, ReplicaNo::MAX); count]);
+        let mut times = Self { began, delivered, elsewhere: vec![Nanos::MAX; count] };
+        let publishes = || facts.publishes.iter().filter(|publish| may_have_arrived(publish));
+        for publish in publishes() {
             for (message, letter) in facts.ids_of(publish).iter().zip(facts.letters_of(publish)) {
                 if let Some(began) = times.began.get_mut(*message as usize) {
                     *began = (*began).min(publish.t);
                 }
                 let answered = publish.answered.filter(|_| matches!(letter, b'd' | b'r'));
                 if let (Some((t, _)), Some(delivered)) = (answered, times.delivered.get_mut(*message as usize)) {
-                    *delivered = (*delivered).min(t);
+                    *delivered = (*delivered).min((t, publish.replica));
+                }
+            }
+        }
+        let name = |replica| at(&facts.replicas, replica).map(|replica| &replica.name);
+        for publish in publishes() {
+            for message in facts.ids_of(publish) {
+                let other = at(&times.delivered, *message).is_some_and(|(_, by)| name(*by) != name(publish.replica));
+                if let (true, Some(elsewhere)) = (other, times.elsewhere.get_mut(*message as usize)) {
+                    *elsewhere = (*elsewhere).min(publish.t);
                 }
             }
         }
         // One that nobody published is not late by that.
         times.began.iter_mut().filter(|began| **began == Nanos::MAX).for_each(|began| *began = 0);
         times
+    }
+
+    /// The place where a message arrived before it was sent to any other, if that is certain.
+    fn place(&self, case: &Case, message: MessageNo) -> Option<u16> {
+        let (delivered, by) = at(&self.delivered, message)?;
+        let name = &at(&case.facts.replicas, *by)?.name;
+        at(&self.elsewhere, message).filter(|elsewhere| *elsewhere > delivered)?;
+        let mut places = (0..).zip(&case.facts.places);
+        places.find(|(_, place)| place.split('.').next() == Some(name)).map(|(number, _)| number)
     }
 }
 
@@ -225,6 +248,23 @@ mod tests {
             .arrived(90, "r1", &["k#1", "k#2"])
             .arrived(91, "r2", &["k#3", "k#2", "k#3"]);
         assert_eq!(story.judged(check).of(Check::Order), 0);
+    }
+
+    /// It came late to the first one's file, and a repeat of it came to the second one's.
+    #[test]
+    fn a_repeat_does_not_hide_what_came_late_to_its_first_place() {
+        let (a, b) = (grant(0, 1, 1), grant(0, 1, 2));
+        for (repeated, expected) in [(30, 1), (8, 0)] {
+            let story = written()
+                .joined(5, "r1", 100)
+                .joined(5, "r2", 100)
+                .published(10, "r1", &a, 1, &["k#1", "k#3"], "dd")
+                .published(20, "r1", &a, 2, &["k#2"], "d")
+                .published(repeated, "r2", &b, 1, &["k#1", "k#2", "k#3"], "ddd")
+                .arrived(90, "name-r1.jsonl", &["k#1", "k#3", "k#2"])
+                .arrived(91, "name-r2.jsonl", &["k#1", "k#2", "k#3"]);
+            assert_eq!(story.violations(check, Check::Order), expected);
+        }
     }
 
     #[test]
