@@ -32,7 +32,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
 use crate::Error;
-use book::Book;
+use book::{Book, Count};
 use pace::Pace;
 use plan::{Plan, SinkKind};
 use stage::Stage;
@@ -129,6 +129,8 @@ async fn perform(plan: Plan) -> Result<Summary, Error> {
         pace::start(primary, destination, Arc::clone(&committed), stage.plan.behind)
     };
     let book = Book::open(&folder, "writers")?;
+    let mut counts = vec![book.count()];
+    counts.extend(stage.destination.count());
     let writers = Writers::start(&stage.plan, book, stage.primary.clone(), pace.clone(), committed);
     let faults = tokio::spawn(faults::conduct(Arc::clone(&stage), stage.told_of_calm()));
     let sampling = tokio::spawn(sampling::sample(Arc::clone(&stage)));
@@ -157,7 +159,7 @@ async fn perform(plan: Plan) -> Result<Summary, Error> {
     looking.abort();
     sampling.abort();
     let long = stage.plan.long;
-    let mut told = finish(&stage, written, Times { seconds, drained, drain_seconds }).await;
+    let mut told = finish(&stage, written, &counts, Times { seconds, drained, drain_seconds }).await;
     // Servers and judge need not share the memory.
     let judged = tokio::task::spawn_blocking(move || {
         drop(stage);
@@ -216,11 +218,11 @@ async fn until_enough(stage: &Stage, writers: &Writers, pace: &Pace) {
 }
 
 /// Tells the rest. What the checker says is still missing then.
-async fn finish(stage: &Stage, written: Written, times: Times) -> Summary {
+async fn finish(stage: &Stage, written: Written, counts: &[Count], times: Times) -> Summary {
     let log = &stage.log;
     let ledger = log.find_failure("the ledger", stage.tell_ledger().await);
     let arrived = log.find_failure("what arrived", stage.destination.tell(&log.book).await);
-    log.book.tell(Event::End);
+    log.book.tell(book::end(&log.book, counts));
     log.find_failure("the history", log.book.whole());
     stage.keep_logs().await;
     let plan = &stage.plan;

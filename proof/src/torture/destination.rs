@@ -11,7 +11,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use serde::Deserialize;
 use tokio::sync::{Mutex, watch};
 
-use super::book::Book;
+use super::book::{Book, Count};
 use super::plan::{Plan, SinkKind};
 use super::primary::{UNDO_WITHIN, again, see_that_it_runs, within};
 use super::ways::Ways;
@@ -87,6 +87,14 @@ impl Destination {
             answer(mood, nth, moods)
         });
         Ok(Destination::Endpoint { endpoint: endpoint.await?, mood, book, taken })
+    }
+
+    /// Of the history of its own, if it has one.
+    pub(super) fn count(&self) -> Option<Count> {
+        match self {
+            Destination::Endpoint { book, .. } => Some(book.count()),
+            Destination::Inbox { .. } | Destination::Files { .. } => None,
+        }
     }
 
     /// The port that a way leads to.

@@ -38,6 +38,8 @@ pub(super) struct Side {
 /// How a fail-over went.
 pub(super) struct FailedOver {
     pub(super) from: Nanos,
+    /// The new primary takes writes, and nobody has been led to it yet.
+    pub(super) to: Nanos,
     pub(super) timeline: u32,
 }
 
@@ -153,17 +155,22 @@ impl Pair {
         Ok(false)
     }
 
-    /// From now on every commit waits for the standby, which has all that was confirmed before.
+    /// From now on every commit waits for the standby, which has all that was confirmed before: also what is confirmed later is
+    /// not lost.
     pub(super) async fn make_synchronous(&self) -> Result<(), Error> {
         let Some(standby) = &self.standby else { return Err(Error::new("there is no standby")) };
         self.primary.wait_for_standby(true).await?;
         self.primary.wait_until_replayed(standby).await
     }
 
-    /// From now on the standby receives nothing: what is committed is lost by the fail-over.
-    pub(super) async fn cut_off(&self) -> Result<(), Error> {
+    /// From now on the standby receives nothing: what is committed is lost by the fail-over, but not what was confirmed before
+    /// the moment that this returns.
+    pub(super) async fn cut_off(&self) -> Result<Nanos, Error> {
         let Some(standby) = &self.standby else { return Err(Error::new("there is no standby")) };
-        standby.cut_off().await
+        let safe = now();
+        self.primary.wait_until_replayed(standby).await?;
+        standby.cut_off().await?;
+        Ok(safe)
     }
 
     /// The primary crashes, and after a while the standby takes its place. Nothing is left of the old one. After an error
@@ -175,12 +182,13 @@ impl Pair {
         tokio::time::sleep(after).await;
         // Replicas may have met the new timeline as soon as it began: from then on there is no way back.
         let timeline = again(UNDO_WITHIN, || promoted(&standby)).await?;
+        let to = now();
         let old = std::mem::replace(&mut self.primary, standby);
         self.on = 1 - self.on;
         self.moved.send_replace(self.primary.port());
         self.keep_log(&old);
         remove(old).await;
-        Ok(FailedOver { from, timeline })
+        Ok(FailedOver { from, to, timeline })
     }
 
     /// An old primary's log outlives its folder.

@@ -14,7 +14,7 @@ use checker::history::{Event, Phase, Run};
 use proof::fixture::{self, Fixture, connect, finish, toml_text};
 use proof::process::Process;
 use proof::servers::{Cluster, shared};
-use proof::torture::book::Book;
+use proof::torture::book::{self, Book};
 use tokio_postgres::Client;
 use writer::Written;
 
@@ -106,6 +106,8 @@ struct Scene {
     /// Of the histories.
     folder: PathBuf,
     book: Book,
+    /// Of books that are no replica's, besides the stage's.
+    others: Vec<book::Count>,
     written: Written,
     replicas: BTreeMap<String, Process>,
 }
@@ -147,7 +149,21 @@ impl Scene {
             drain_within_ms: u64::try_from(SOON.as_millis()).unwrap(),
         }));
         let (dsn, written, replicas) = (fixture.admin_dsn().to_owned(), Written::default(), BTreeMap::new());
-        Scene { fixture, dsn, admin, wrong, sink, ttl, more: "", lanes: 0, folder, book, written, replicas }
+        Scene {
+            fixture,
+            dsn,
+            admin,
+            wrong,
+            sink,
+            ttl,
+            more: "",
+            lanes: 0,
+            folder,
+            book,
+            others: Vec::new(),
+            written,
+            replicas,
+        }
     }
 
     /// The outbox is there from now on.
@@ -302,7 +318,7 @@ impl Scene {
             self.book.tell(Event::Arrived { place, ids });
         }
         self.book.tell(Event::Ledger { transactions: writer::ledger(&self.admin).await });
-        self.book.tell(Event::End);
+        self.book.tell(book::end(&self.book, &self.others));
         self.book.whole().unwrap();
         let verdict = checker::check(&self.folder).unwrap();
         print!("{}", checker::table(&verdict));

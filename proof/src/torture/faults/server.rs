@@ -66,15 +66,16 @@ pub(super) async fn fail_over(stage: &Stage, hit: &mut Hit, synchronous: bool) -
 }
 
 async fn change_places(stage: &Stage, hit: &mut Hit, pair: &mut Pair, synchronous: bool) -> Result<(), Error> {
-    if synchronous {
+    let safe = if synchronous {
         pair.make_synchronous().await?;
+        None
     } else {
-        pair.cut_off().await?;
-    }
+        Some(pair.cut_off().await?)
+    };
     stage.hold(hit.millis(300, 4_000)).await;
     let after = if hit.random.random_bool(0.6) { hit.millis(0, 300) } else { hit.millis(300, 5_000) };
-    let FailedOver { from, timeline } = pair.fail_over(after).await?;
-    stage.log.book.tell(Event::FailedOver { from, timeline, synchronous });
+    let FailedOver { from, to, timeline } = pair.fail_over(after).await?;
+    stage.log.book.tell(Event::FailedOver { from, to, timeline, safe });
     Ok(())
 }
 

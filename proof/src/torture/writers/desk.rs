@@ -111,6 +111,7 @@ impl Desk {
             None => self.client.execute(&self.bare_without_key, &[&serial, &draft.id, &draft.size]).await?,
         };
         if written == 0 {
+            shared.book.tell(Event::RolledBack { transaction: number });
             return Ok(Ended::RolledBack);
         }
         shared.book.tell(Event::Committed { transaction: number, sent });
@@ -139,6 +140,7 @@ impl Desk {
             }
             End::Rollback => {
                 self.client.batch_execute("rollback").await?;
+                shared.book.tell(Event::RolledBack { transaction: number });
                 return Ok(Ended::RolledBack);
             }
             End::Prepare { wait, commit } => {

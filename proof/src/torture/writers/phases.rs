@@ -40,7 +40,10 @@ pub(super) async fn end(transaction: u64, commit: bool, written: u64, shared: &S
                     shared.book.tell(Event::Committed { transaction, sent });
                     return Ended::Committed(written);
                 }
-                Ok(Ok(())) => return Ended::RolledBack,
+                Ok(Ok(())) => {
+                    shared.book.tell(Event::RolledBack { transaction });
+                    return Ended::RolledBack;
+                }
                 // Never prepared, or ended by an attempt whose answer was lost, or lost in a fail-over.
                 Ok(Err(error)) if error.code() == Some(&SqlState::UNDEFINED_OBJECT) => return Ended::Unsure,
                 Ok(Err(_)) | Err(_) => {}

@@ -26,6 +26,7 @@ pub async fn publishes_after_its_locks(wrong: Option<&'static str>) -> Verdict {
     prepare(&scene.admin, PRODUCER, RELAY).await.unwrap();
     write(&scene).await;
     let books = ["classic 1", "classic 2"].map(|name| (name, Book::open(&scene.folder, name).unwrap()));
+    scene.others = books.iter().map(|(_, book)| book.count()).collect();
     let (dsn, relay) = (scene.fixture.relay_dsn(), Classic { batch: 40, tick: SHORT, slowness: SHORT });
     let [(one, first), (two, second)] = &books;
     let gate = scene.gate_of("classic_inbox", "true").await;

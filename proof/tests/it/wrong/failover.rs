@@ -24,6 +24,7 @@ pub async fn keeps_positions(wrong: Option<&'static str>) -> Verdict {
         scene.write(key, 1).await;
     }
     scene.all_delivered().await;
+    let safe = book::now();
     primary.wait_until_replayed(&standby).await.unwrap();
     standby.cut_off().await.unwrap();
     for key in 0..150 {
@@ -34,8 +35,9 @@ pub async fn keeps_positions(wrong: Option<&'static str>) -> Verdict {
     let from = book::now();
     primary.stop_immediate().await.unwrap();
     standby.promote().await.unwrap();
+    let to = book::now();
     scene.is_at(standby.dsn(&database, "postgres")).await;
-    scene.book.tell(Event::FailedOver { from, timeline: 2, synchronous: false });
+    scene.book.tell(Event::FailedOver { from, to, timeline: 2, safe: Some(safe) });
     for key in 0..400 {
         scene.write(key % 8, 1).await;
     }
