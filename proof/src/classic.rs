@@ -129,7 +129,7 @@ impl Telling<'_> {
             rows.iter().map(|row| Ok(row.try_get::<_, i64>(0)?.to_string())).collect::<Result<_, _>>()?;
         self.batch += 1;
         let (replica, batch) = (self.name.to_owned(), self.batch);
-        self.book.tell(Event::Publish { replica, grant: Self::grant(), batch, ids });
+        self.book.tell(Event::Publish { replica, grant: Self::grant(), timeline: 1, batch, ids });
         Ok(())
     }
 

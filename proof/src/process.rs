@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getrlimit, kill_process, prlimit, waitid};
 use tokio::time::Instant;
 
 use crate::Error;
@@ -139,6 +139,14 @@ impl Process {
     /// Sends SIGCONT: a paused child goes on where it was.
     pub fn resume(&mut self) -> Result<(), Error> {
         self.signal(Signal::CONT)
+    }
+
+    /// No file that it writes may become longer than this. It has to ignore SIGXFSZ, or that ends it.
+    pub fn limit_files(&self, bytes: Option<u64>) -> Result<(), Error> {
+        let own = getrlimit(Resource::Fsize);
+        let limit = Rlimit { current: bytes.or(own.current), maximum: own.maximum };
+        let limited = prlimit(Some(Pid::from_child(&self.child)), Resource::Fsize, limit);
+        limited.map(drop).map_err(|cause| Error::because(format!("limiting the files of {}", self.name), &cause))
     }
 
     /// How the child ended, or `None` while it runs.

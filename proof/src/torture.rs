@@ -32,7 +32,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
 use crate::Error;
-use book::Book;
+use book::{Book, Count};
 use pace::Pace;
 use plan::{Plan, SinkKind};
 use stage::Stage;
@@ -80,7 +80,7 @@ pub struct Args {
 /// Between two lines about how it goes.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// A relay that has something to do and does nothing for so long, while faults come and go, is stuck.
+/// A relay that delivers nothing and passes nothing for so long, while faults come and go, is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(120);
 
 /// With less than this on the disk a run ends.
@@ -93,7 +93,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let plan = Plan::new(&args)?;
-    eprintln!("seed {}, in {}", plan.seed, plan.folder.display());
+    eprintln!("{}\nseed {}, in {}", plan.command, plan.seed, plan.folder.display());
     let failed = |cause| Error::because("waiting for signals", &cause);
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
@@ -114,7 +114,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Error> {
     if summary.flawless && !args.keep {
         sweep(&folder)?;
     } else {
-        eprintln!("histories and logs are in {}; --seed {} tries the same again", folder.display(), summary.seed);
+        eprintln!("histories and logs are in {}; the same again: {}", folder.display(), summary.command);
     }
     Ok(if summary.flawless { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -129,6 +129,8 @@ async fn perform(plan: Plan) -> Result<Summary, Error> {
         pace::start(primary, destination, Arc::clone(&committed), stage.plan.behind)
     };
     let book = Book::open(&folder, "writers")?;
+    let mut counts = vec![book.count()];
+    counts.extend(stage.destination.count());
     let writers = Writers::start(&stage.plan, book, stage.primary.clone(), pace.clone(), committed);
     let faults = tokio::spawn(faults::conduct(Arc::clone(&stage), stage.told_of_calm()));
     let sampling = tokio::spawn(sampling::sample(Arc::clone(&stage)));
@@ -137,30 +139,41 @@ async fn perform(plan: Plan) -> Result<Summary, Error> {
     let seconds = began.elapsed().as_secs_f64();
 
     stage.calm_down();
-    faults.await.map_err(|cause| Error::because("the faults", &cause))?;
-    stage.fleet.calm().await?;
-    stage.pair.lock().await.see_that_it_runs().await?;
-    let written = writers.stop().await?;
+    stage.log.find_failure("the faults", faults.await.map_err(|cause| Error::because("conducting", &cause)));
+    if stage.plan.long {
+        summary::find_kinds_that_never_came(&stage);
+    }
+    stage.fleet.calm().await;
+    stage.heal().await;
+    let (written, ended) = writers.stop().await;
+    stage.log.find_failure("the writers", ended);
     stage.log.book.tell(Event::Calm);
-    eprintln!("calm: {} messages committed, {} faults", written.messages, stage.log.done());
     let calm = Instant::now();
-    let drained = stage.drained().await?;
+    eprintln!("calm: {} messages committed, {} faults", written.messages, stage.log.done());
+    let drained = stage.drained(calm).await;
     if drained {
         stage.log.book.tell(Event::Drained);
     }
     let drain_seconds = calm.elapsed().as_secs_f64();
-    stage.fleet.stop(&stage.log).await?;
+    stage.fleet.stop(&stage.log).await;
     looking.abort();
     sampling.abort();
-    let told = finish(&stage, written, Times { seconds, drained, drain_seconds }).await?;
+    let long = stage.plan.long;
+    let mut told = finish(&stage, written, &counts, Times { seconds, drained, drain_seconds }).await;
     // Servers and judge need not share the memory.
     let judged = tokio::task::spawn_blocking(move || {
         drop(stage);
         checker::check(&folder)
     });
-    let judged = judged.await.map_err(|cause| Error::because("the checker", &cause))?;
-    let verdict = judged.map_err(|cause| Error::because("the checker", &cause))?;
-    Ok(Summary { flawless: told.flawless && verdict.passed, verdict: Some(verdict), ..told })
+    match judged.await.map(|judged| judged.map_err(|cause| Error::because("judging", &cause))) {
+        Ok(Ok(verdict)) => told.verdict = Some(verdict),
+        Ok(Err(error)) => told.findings.push(error.to_string()),
+        Err(error) => told.findings.push(format!("the checker ended in the middle: {error}")),
+    }
+    if long {
+        told.find_what_never_happened();
+    }
+    Ok(told.concluded())
 }
 
 struct Times {
@@ -172,7 +185,7 @@ struct Times {
 /// Until the plan is fulfilled, or there is no hope of it.
 async fn until_enough(stage: &Stage, writers: &Writers, pace: &Pace) {
     let (began, mut said) = (Instant::now(), Instant::now());
-    let (mut moved, mut before) = (Instant::now(), 0);
+    let (mut moved, mut before) = (Instant::now(), (0, 0));
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let (written, done, progress) = (writers.written(), stage.log.done(), pace.progress());
@@ -195,8 +208,8 @@ async fn until_enough(stage: &Stage, writers: &Writers, pace: &Pace) {
                 writers.trouble()
             );
         }
-        if progress.passed != before {
-            (moved, before) = (Instant::now(), progress.passed);
+        if progress.marks() != before {
+            (moved, before) = (Instant::now(), progress.marks());
         } else if moved.elapsed() > STUCK_AFTER {
             stage.log.find(format!("nothing was delivered for {STUCK_AFTER:?}, or nothing written: {progress:?}"));
             return;
@@ -205,32 +218,35 @@ async fn until_enough(stage: &Stage, writers: &Writers, pace: &Pace) {
 }
 
 /// Tells the rest. What the checker says is still missing then.
-async fn finish(stage: &Stage, written: Written, times: Times) -> Result<Summary, Error> {
-    let ledger = stage.tell_ledger().await?;
-    let arrived = stage.destination.tell(&stage.log.book).await?;
-    stage.log.book.tell(Event::End);
-    stage.log.book.whole()?;
-    stage.keep_logs().await?;
-    let (plan, findings) = (&stage.plan, stage.log.findings());
-    let flawless = times.drained && findings.is_empty();
-    Ok(Summary {
+async fn finish(stage: &Stage, written: Written, counts: &[Count], times: Times) -> Summary {
+    let log = &stage.log;
+    let ledger = log.find_failure("the ledger", stage.tell_ledger().await);
+    let arrived = log.find_failure("what arrived", stage.destination.tell(&log.book).await);
+    log.book.tell(book::end(&log.book, counts));
+    log.find_failure("the history", log.book.whole());
+    stage.keep_logs().await;
+    let plan = &stage.plan;
+    Summary {
         seed: plan.seed,
+        command: plan.command.clone(),
         sink: plan.sink,
         replicas: plan.replicas,
         seconds: times.seconds,
         written,
-        ledger,
-        arrived,
+        ledger: ledger.unwrap_or_default(),
+        arrived: arrived.unwrap_or_default(),
         drained: times.drained,
         drain_seconds: times.drain_seconds,
-        faults_done: stage.log.done(),
-        faults: stage.log.counts(),
+        faults_done: log.done(),
+        faults: log.counts(),
+        at_points: log.at_points(),
         not_done: summary::not_done(stage),
-        failures: stage.log.failures(),
-        findings,
+        effects: log.effects(),
+        failures: log.failures(),
+        findings: log.findings(),
         verdict: None,
-        flawless,
-    })
+        flawless: false,
+    }
 }
 
 /// Removes everything but the summary, of what this made.
@@ -238,7 +254,7 @@ fn sweep(folder: &Path) -> Result<(), Error> {
     let failed = |cause| Error::because(format!("clearing {}", folder.display()), &cause);
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
-        let made = ["history", "out", "err", "toml", "log", "jsonl", "clock"];
+        let made = ["history", "out", "err", "toml", "log", "jsonl", "clock", "off"];
         if path.extension().is_some_and(|extension| made.iter().any(|made| extension == *made)) {
             std::fs::remove_file(&path).map_err(failed)?;
         }

@@ -42,6 +42,8 @@ impl From<pgbaton::Error> for Failure {
 }
 
 fn main() -> ExitCode {
+    #[cfg(feature = "faults")]
+    pgbaton::faults::check();
     let args = Args::parse();
     // One worker: waking a second one for each few kilobytes that arrive costs more than it brings (`./dev bench drain`).
     // Each relay reads on a thread of its own, leases are renewed on another, and what blocks runs on others again.

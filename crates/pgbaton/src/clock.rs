@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::history::{self, Held};
 use crate::lease::{BootInstant, Lease, LeaseOver};
 
 /// The boot-time clock: monotonic, and it counts the time the machine was suspended.
@@ -79,13 +80,20 @@ impl SharedLease {
 pub struct Deadline {
     lease: SharedLease,
     stopped: watch::Receiver<bool>,
+    /// Whose it is, for the history.
+    told_of: Option<Arc<Held>>,
 }
 
 impl Deadline {
     /// The deadline of a lane that stops when `stopped` turns true or its sender is gone.
     #[must_use]
     pub fn new(lease: SharedLease, stopped: watch::Receiver<bool>) -> Self {
-        Self { lease, stopped }
+        Self { lease, stopped, told_of: None }
+    }
+
+    /// The same; each successful look at the clock is told in the history.
+    pub(crate) fn told_of(self, held: Arc<Held>) -> Self {
+        Self { told_of: Some(held), ..self }
     }
 
     /// A deadline for tests of sinks: a lease of this length that nobody renews.
@@ -94,7 +102,7 @@ impl Deadline {
         let (sender, stopped) = watch::channel(false);
         // Nobody will stop it; a dropped sender would count as stopped.
         drop(tokio::spawn(async move { sender.closed().await }));
-        Self { lease: SharedLease::new(Lease::begin(ttl, now())), stopped }
+        Self { lease: SharedLease::new(Lease::begin(ttl, now())), stopped, told_of: None }
     }
 
     /// How long something may still be written.
@@ -102,6 +110,17 @@ impl Deadline {
     /// # Errors
     /// [`LeaseOver`] once the lease has ended or the lane was taken away.
     pub fn check(&self) -> Result<Duration, LeaseOver> {
+        // Looked at before: what stands still between this and the check must not seem to have written late.
+        let looked = history::now();
+        let left = self.left()?;
+        if let Some(held) = &self.told_of {
+            history::writing(held, looked);
+        }
+        Ok(left)
+    }
+
+    /// The same, for who is not about to write.
+    pub(crate) fn left(&self) -> Result<Duration, LeaseOver> {
         if self.is_stopped() {
             return Err(LeaseOver { ended: Duration::ZERO });
         }
@@ -113,7 +132,7 @@ impl Deadline {
         /// Timers do not count suspended time and fire late after a freeze, so the clock is read again this often.
         const LOOK_AGAIN: Duration = Duration::from_millis(100);
         let mut stopped = self.stopped.clone();
-        while let Ok(left) = self.check() {
+        while let Ok(left) = self.left() {
             tokio::select! {
                 changed = stopped.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(left.min(LOOK_AGAIN)) => {}

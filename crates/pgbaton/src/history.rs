@@ -2,7 +2,7 @@
 //! feature `faults`; in a shipped build nothing of it is left.
 //!
 //! `PGBATON_HISTORY` names a file; each event is one line of JSON, appended by one write, so that a process that is killed
-//! has told all it did, but for half a line at most. What the lines say is agreed upon in `proof/checker/src/history.rs`.
+//! has told all it did, but for half a line at most. If a write fails the process aborts. What the lines say is agreed upon in `proof/checker/src/history.rs`.
 
 use std::time::Duration;
 
@@ -59,11 +59,17 @@ pub(crate) fn raised(replica: ReplicaId, sent: BootInstant, here: &Incarnation, 
     });
 }
 
-/// These are about to be given back or split. Told before that is sent.
-pub(crate) fn released(replica: ReplicaId, lanes: &[Grant]) {
+/// These are about to be given back or split. Told before that is sent. `settled`: they were drained, so that a position covers all
+/// that the sink has, but for the batch that was interrupted.
+pub(crate) fn released(replica: ReplicaId, lanes: &[Grant], settled: bool) {
     if !lanes.is_empty() {
-        tell("released", || json!({ "replica": id(replica), "grants": grants(lanes) }));
+        tell("released", || json!({ "replica": id(replica), "grants": grants(lanes), "settled": settled }));
     }
+}
+
+/// This lane's task has ended; it is to be opened again under the same grant, from its written position.
+pub(crate) fn reopened(replica: ReplicaId, lane: &Grant, why: &str) {
+    tell("reopened", || json!({ "replica": id(replica), "grant": grant(lane), "why": why }));
 }
 
 /// This lane's task has ended, and the lane was not given back.
@@ -71,19 +77,28 @@ pub(crate) fn dropped(replica: ReplicaId, lane: &Grant, why: &str) {
     tell("dropped", || json!({ "replica": id(replica), "grants": [grant(lane)], "why": why }));
 }
 
+/// A lane as a replica has it, on one timeline of the database.
+#[derive(Debug, Clone)]
+#[cfg_attr(not(feature = "faults"), allow(dead_code, reason = "only the history reads it"))]
+pub(crate) struct Held {
+    pub(crate) replica: ReplicaId,
+    pub(crate) grant: Grant,
+    pub(crate) timeline: i32,
+}
+
+/// The clock was looked at, and something may be written to the sink next: at `looked`, or later.
+pub(crate) fn writing(held: &Held, looked: BootInstant) {
+    tell("writing", || json!({ "replica": id(held.replica), "grant": grant(&held.grant), "looked": nanos(looked) }));
+}
+
 /// A call to a sink, told when it begins, which is when this is first polled, and when it is answered.
-pub(crate) async fn published(
-    replica: ReplicaId,
-    lane: &Grant,
-    batch: i64,
-    part: &Part<'_>,
-    call: impl Future<Output = Answer>,
-) -> Answer {
+pub(crate) async fn published(held: &Held, batch: i64, part: &Part<'_>, call: impl Future<Output = Answer>) -> Answer {
     tell("publish", || {
         let ids: Vec<&str> = part.messages().map(|message| message.id).collect();
-        json!({ "replica": id(replica), "grant": grant(lane), "batch": batch, "ids": ids })
+        let (replica, grant) = (id(held.replica), grant(&held.grant));
+        json!({ "replica": replica, "grant": grant, "timeline": held.timeline, "batch": batch, "ids": ids })
     });
-    let under_way = UnderWay { replica, grant: lane, batch, messages: part.len(), answered: false };
+    let under_way = UnderWay { held, batch, messages: part.len(), answered: false };
     let answer = call.await;
     under_way.answered(&answer);
     answer
@@ -93,8 +108,7 @@ type Answer = Result<Vec<Outcome>, AppendError>;
 
 /// Dropped without an answer, the call was cut off.
 struct UnderWay<'a> {
-    replica: ReplicaId,
-    grant: &'a Grant,
+    held: &'a Held,
     batch: i64,
     messages: usize,
     answered: bool,
@@ -111,7 +125,7 @@ impl UnderWay<'_> {
 
     fn tell(&self, answer: impl FnOnce() -> String) {
         tell("answered", || {
-            let (replica, grant) = (id(self.replica), grant(self.grant));
+            let (replica, grant) = (id(self.held.replica), grant(&self.held.grant));
             json!({ "replica": replica, "grant": grant, "batch": self.batch, "answer": answer() })
         });
     }
@@ -213,7 +227,8 @@ mod enabled {
     static FILE: LazyLock<Option<File>> = LazyLock::new(|| {
         let path = std::env::var_os("PGBATON_HISTORY").filter(|path| !path.is_empty())?;
         let opened = OpenOptions::new().create(true).append(true).open(path);
-        opened.inspect_err(|error| eprintln!("PGBATON_HISTORY cannot be written: {error}")).ok()
+        let opened = opened.inspect_err(|error| eprintln!("PGBATON_HISTORY cannot be written: {error}"));
+        Some(opened.unwrap_or_else(|_| std::process::abort()))
     });
 
     pub(super) fn tell(event: &'static str, what: impl FnOnce() -> Value) {
@@ -225,7 +240,9 @@ mod enabled {
         }
         // All at once: a line may be torn by a kill, but not mixed with another one.
         if let Err(error) = file.write_all(format!("{line}\n").as_bytes()) {
+            // With a hole in it, a history proves nothing: whoever runs this has to see that.
             eprintln!("PGBATON_HISTORY lacks an event, {event}: {error}");
+            std::process::abort();
         }
     }
 }

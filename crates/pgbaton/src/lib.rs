@@ -60,7 +60,10 @@ mod connection;
 pub mod control;
 mod dsn;
 mod error;
+#[cfg(not(feature = "faults"))]
 mod faults;
+#[cfg(feature = "faults")]
+pub mod faults;
 mod history;
 pub mod housekeeping;
 pub mod lane;

@@ -6,6 +6,7 @@
 //! time target/release/checker target/synthetic
 //! ```
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -21,15 +22,16 @@ const TO_ONE_POSITION: i64 = 5;
 const MESSAGES_OF_TRANSACTION: u64 = 2;
 const SECOND: Nanos = 1_000_000_000;
 
-struct Out(BufWriter<File>);
+struct Out(BufWriter<File>, u64);
 
 impl Out {
     fn new(folder: &Path, name: &str) -> io::Result<Self> {
-        Ok(Self(BufWriter::with_capacity(1 << 20, File::create(folder.join(format!("{name}.history")))?)))
+        Ok(Self(BufWriter::with_capacity(1 << 20, File::create(folder.join(format!("{name}.history")))?), 0))
     }
 
     fn tell(&mut self, t: Nanos, event: Event) -> io::Result<()> {
         serde_json::to_writer(&mut self.0, &Record { t, event })?;
+        self.1 += 1;
         self.0.write_all(b"\n")
     }
 }
@@ -88,6 +90,8 @@ fn main() -> io::Result<()> {
         }
         if t / SECOND > told {
             told = t / SECOND;
+            let (name, connections) = ("primary".to_owned(), Some(9));
+            stage.tell(t, Event::Sample { name, pid: None, resident_kib: None, files: None, connections })?;
             for (n, out) in replicas.iter_mut().enumerate() {
                 out.tell(t, Event::Renewed { replica: format!("r{n}"), until: t + 4 * SECOND })?;
             }
@@ -104,7 +108,8 @@ fn main() -> io::Result<()> {
     for transactions in transactions.chunks(10_000) {
         stage.tell(t + 30, Event::Ledger { transactions: transactions.to_vec() })?;
     }
-    stage.tell(t + 40, Event::End)?;
+    let lines = BTreeMap::from([("stage".to_owned(), stage.1 + 1), ("writer".to_owned(), writer.1)]);
+    stage.tell(t + 40, Event::End { lines })?;
     stage.0.flush()?;
     writer.0.flush()?;
     replicas.iter_mut().try_for_each(|out| out.0.flush())
@@ -140,7 +145,9 @@ fn deliver(lane: &mut Lane, out: &mut Out, stage: &mut Out, t: Nanos) -> io::Res
     let (replica, grant, batch) = (lane.replica.clone(), lane.grant.clone(), lane.batch);
     let answer = "d".repeat(ids.len());
     stage.tell(t, Event::Arrived { place: "inbox".into(), ids: ids.clone() })?;
-    out.tell(t, Event::Publish { replica: replica.clone(), grant: grant.clone(), batch, ids })?;
+    let (lane, timeline) = (grant.clone(), 1);
+    out.tell(t, Event::Publish { replica: replica.clone(), grant: lane.clone(), timeline, batch, ids })?;
+    out.tell(t, Event::Writing { replica: replica.clone(), grant: lane, looked: t })?;
     out.tell(t + 1, Event::Answered { replica: replica.clone(), grant: grant.clone(), batch, answer })?;
     if batch % TO_ONE_POSITION == 0 {
         let positions = vec![Position { grant, batch, consumed: t }];

@@ -104,8 +104,8 @@ impl Case {
     #[must_use]
     pub fn lines_of_fail_overs(&self, around: Nanos) -> Vec<Line> {
         let mut all = self.facts.fail_overs.clone();
-        all.sort_by_key(|fail_over| fail_over.t);
-        let before = all.partition_point(|fail_over| fail_over.t < around).saturating_sub(1);
+        all.sort_by_key(|fail_over| fail_over.to);
+        let before = all.partition_point(|fail_over| fail_over.to < around).saturating_sub(1);
         all.iter().skip(before).map(|fail_over| fail_over.line).take(SHOWN / 2).collect()
     }
 }

@@ -3,15 +3,17 @@
 //! The number of a batch is not enough to go by: a lane's next owner reads anew and cuts other batches under the same
 //! numbers. So each lane's publishes are followed as a pile. A publish under a number takes down all that lies at that number
 //! or above it, unless it is the rest of the same batch; a position covers what lies on the pile when it was sent, up to its
-//! number. What was taken down is never covered: its messages come again, on a new pile.
+//! number. What was taken down is never covered: its messages come again, on a new pile. Lanes that were split from a lane count
+//! on from its last batch, so that their publishes and positions are the pile's, too. What a former owner sends late takes
+//! nothing down.
 //!
-//! After a fail-over a lane's numbers may jump ahead, where the sink had more than the new primary knows. What was published
-//! before, or within a lease after it (a replica may not know of it yet), is not covered by positions of the new timeline.
+//! After a fail-over a lane's numbers may jump ahead, where the sink had more than the new primary knows: a position covers
+//! only what was read on its own timeline.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use crate::facts::{Ack, Answer, Facts, FailOver, Line, Publish, PublishNo, at};
-use crate::history::Nanos;
+use crate::facts::{Ack, Answer, Facts, FailOver, Line, Publish, PublishNo, Refusal, at};
+use crate::history::{Grant, Nanos};
 
 /// What covers a publish.
 #[derive(Debug, Clone, Copy)]
@@ -35,13 +37,19 @@ pub struct Coverage {
     lanes: Vec<Vec<PublishNo>>,
 }
 
-/// Whether the sink may have taken something of it.
+/// Whether the sink may have taken something of it: something was written, and it was not refused.
 #[must_use]
 pub fn may_have_arrived(publish: &Publish) -> bool {
-    !matches!(publish.answer, Answer::Refused(_))
+    match publish.answer {
+        Answer::Letters | Answer::Ambiguous => true,
+        Answer::Refused(Refusal::Fenced | Refusal::Moved) => false,
+        Answer::Down | Answer::Cut | Answer::None | Answer::Refused(Refusal::LeaseOver) => publish.writing.is_some(),
+    }
 }
 
-/// A lane's publishes and positions.
+/// A lane by relay, number, and of how many.
+type Lane<'a> = (&'a str, u32, u32);
+/// The publishes and positions of a lane, and of what was split from it.
 type OfLane<'a> = (Vec<PublishNo>, Vec<&'a Ack>);
 
 impl Coverage {
@@ -53,35 +61,51 @@ impl Coverage {
             let_go: vec![Nanos::MAX; facts.publishes.len()],
             lanes: Vec::new(),
         };
-        let mut lanes: HashMap<(&str, u32, u32), OfLane<'_>> = HashMap::new();
-        let lane = |grant| at(&facts.grants, grant).map_or(("", 0, 0), |g| (g.relay.as_str(), g.lane, g.of));
+        let known: HashSet<Lane<'_>> = facts.grants.iter().map(lane).collect();
+        let with_ancestors = |grant| {
+            let own = at(&facts.grants, grant).map_or(("", 0, 0), lane);
+            ancestors(own).filter(|lane| known.contains(lane))
+        };
+        let mut lanes: HashMap<Lane<'_>, OfLane<'_>> = HashMap::new();
         for (number, publish) in (0..).zip(&facts.publishes) {
             if may_have_arrived(publish) {
-                lanes.entry(lane(publish.grant)).or_default().0.push(number);
+                with_ancestors(publish.grant).for_each(|lane| lanes.entry(lane).or_default().0.push(number));
             }
         }
         for ack in &facts.acks {
-            lanes.entry(lane(ack.grant)).or_default().1.push(ack);
+            with_ancestors(ack.grant).for_each(|lane| lanes.entry(lane).or_default().1.push(ack));
         }
         let mut lanes: Vec<_> = lanes.into_iter().collect();
         lanes.sort_by_key(|(lane, _)| *lane);
-        for (_, (mut publishes, mut acks)) in lanes {
+        for (lane, (mut publishes, mut acks)) in lanes {
             publishes.sort_by_key(|number| at(&facts.publishes, *number).map(|publish| (publish.t, publish.line)));
             acks.sort_by_key(|ack| (ack.sent, ack.line));
-            coverage.follow(facts, &publishes, &acks);
-            coverage.lanes.push(publishes);
+            let own = coverage.follow(facts, lane, &publishes, &acks);
+            coverage.lanes.push(own);
         }
         coverage
     }
 
-    fn follow(&mut self, facts: &Facts, publishes: &[PublishNo], acks: &[&Ack]) {
-        let mut pile: Vec<PublishNo> = Vec::new();
+    /// Gives the publishes of this very lane.
+    fn follow(&mut self, facts: &Facts, of: Lane<'_>, publishes: &[PublishNo], acks: &[&Ack]) -> Vec<PublishNo> {
+        let (mut pile, mut all) = (Vec::new(), Vec::new());
         let mut acks = acks.iter().peekable();
+        let mut newest = (0, i64::MIN);
         for number in publishes {
             let Some(publish) = at(&facts.publishes, *number) else { continue };
+            let Some(grant) = at(&facts.grants, publish.grant) else { continue };
             while let Some(ack) = acks.next_if(|ack| ack.sent <= publish.t) {
                 self.cover(facts, &mut pile, ack);
             }
+            let own = lane(grant) == of;
+            all.extend(own.then_some(*number));
+            if (publish.timeline, grant.epoch) < newest {
+                if own {
+                    self.let_go_at(*number, publish.t);
+                }
+                continue;
+            }
+            newest = (publish.timeline, grant.epoch);
             while let Some(top) = pile.last().and_then(|top| Some((*top, at(&facts.publishes, *top)?))) {
                 if top.1.batch < publish.batch || is_rest_of(facts, publish, top.1) {
                     break;
@@ -89,17 +113,19 @@ impl Coverage {
                 self.let_go_at(top.0, publish.t);
                 pile.pop();
             }
-            pile.push(*number);
+            if own {
+                pile.push(*number);
+            }
         }
         acks.for_each(|ack| self.cover(facts, &mut pile, ack));
+        all
     }
 
     fn cover(&mut self, facts: &Facts, pile: &mut Vec<PublishNo>, ack: &Ack) {
         let up_to = pile.partition_point(|number| at(&facts.publishes, *number).is_some_and(|p| p.batch <= ack.batch));
-        let from = certain_from(facts, ack.timeline);
         for number in pile.drain(..up_to) {
             self.let_go_at(number, ack.t);
-            let certain = at(&facts.publishes, number).is_some_and(|publish| publish.t >= from);
+            let certain = at(&facts.publishes, number).is_some_and(|publish| publish.timeline == ack.timeline);
             if let (true, Some(cover)) = (certain, self.covers.get_mut(number as usize)) {
                 *cover = Some(Cover { t: ack.t, timeline: ack.timeline, line: ack.line });
             }
@@ -118,11 +144,10 @@ impl Coverage {
         at(&self.covers, publish).copied().flatten()
     }
 
-    /// The position that covers a publish at this moment: confirmed, and not made worthless by an asynchronous fail-over.
+    /// The position that covers a publish at this moment: confirmed, and not lost by a fail-over.
     #[must_use]
     pub fn holds_at(&self, fail_overs: &[FailOver], publish: PublishNo, t: Nanos) -> Option<Cover> {
-        let lost =
-            |cover: &Cover| fail_overs.iter().any(|f| !f.synchronous && f.timeline > cover.timeline && f.from <= t);
+        let lost = |cover: &Cover| fail_overs.iter().any(|f| f.may_lose(cover.timeline, cover.t) && f.from <= t);
         self.of(publish).filter(|cover| cover.t < t && !lost(cover))
     }
 
@@ -139,11 +164,14 @@ impl Coverage {
     }
 }
 
-/// From when on publishes are certainly of this timeline: a lease after the server answered on it.
-fn certain_from(facts: &Facts, timeline: u32) -> Nanos {
-    let lease = facts.run().map_or(0, |run| run.ttl_ms.saturating_mul(1_000_000));
-    let began = facts.fail_overs.iter().filter(|fail_over| fail_over.timeline <= timeline).map(|fail_over| fail_over.t);
-    began.max().map_or(0, |t| t.saturating_add(lease))
+fn lane(grant: &Grant) -> Lane<'_> {
+    (&grant.relay, grant.lane, grant.of)
+}
+
+/// A lane, and those that it may have been split from.
+fn ancestors((relay, lane, of): Lane<'_>) -> impl Iterator<Item = Lane<'_>> {
+    let halved = std::iter::successors(Some(of), |of| (of % 2 == 0 && *of > 0).then_some(of / 2));
+    halved.map(move |of| (relay, lane % of.max(1), of))
 }
 
 /// Whether a publish is what an earlier attempt left of the same batch, or the same batch again.
@@ -236,14 +264,54 @@ mod tests {
     }
 
     #[test]
-    fn an_asynchronous_fail_over_makes_older_positions_worthless() {
+    fn positions_of_a_new_timeline_cover_what_was_read_on_it() {
         let g = grant(0, 1, 1);
-        for (synchronous, holds) in [(true, true), (false, false)] {
-            let facts = Story::default()
-                .published(10, "r1", &g, 6, &["a"], "d")
-                .acknowledged(15, "r1", &g, 6)
-                .failed_over(20, 30, 2, synchronous)
-                .facts();
+        let facts = Story::default()
+            .failed_over(20, 30, 2, true)
+            .on(2)
+            .published(31, "r1", &g, 6, &["a"], "d")
+            .acknowledged(40, "r1", &g, 6)
+            .facts();
+        assert_eq!(covered(&facts), [Some(40)]);
+    }
+
+    /// The answer to the last position of the whole lane was lost.
+    #[test]
+    fn positions_of_halves_cover_the_whole_lane() {
+        let (whole, half) = (grant(1, 2, 1), grant(3, 4, 2));
+        let facts = Story::default()
+            .published(10, "r1", &whole, 6, &["a"], "d")
+            .published(20, "r2", &half, 7, &["b"], "d")
+            .acknowledged(30, "r2", &half, 7)
+            .facts();
+        assert_eq!(covered(&facts), [Some(30), Some(30)]);
+        let facts = Story::default()
+            .published(10, "r1", &whole, 6, &["a"], "d")
+            .published(20, "r2", &half, 6, &["b"], "d")
+            .acknowledged(30, "r2", &half, 6)
+            .facts();
+        assert_eq!(covered(&facts), [None, Some(30)], "the number was used again");
+    }
+
+    /// A replica that stood still sends what it had begun.
+    #[test]
+    fn what_a_former_owner_sends_late_takes_nothing_down() {
+        let (old, new) = (grant(0, 1, 1), grant(0, 1, 2));
+        let facts = Story::default()
+            .published(10, "r2", &new, 6, &["a"], "d")
+            .published(20, "r1", &old, 6, &["a"], "d")
+            .acknowledged(30, "r2", &new, 6)
+            .facts();
+        assert_eq!(covered(&facts), [Some(30), None]);
+        assert_eq!(Coverage::new(&facts).let_go(1), 20);
+    }
+
+    #[test]
+    fn an_asynchronous_fail_over_takes_back_what_was_not_safe() {
+        let g = grant(0, 1, 1);
+        let story = Story::default().published(10, "r1", &g, 6, &["a"], "d").acknowledged(15, "r1", &g, 6);
+        for (safe, holds) in [(None, true), (Some(16), true), (Some(15), false)] {
+            let facts = story.clone().failed_over_from(20, 30, 2, safe).facts();
             let coverage = Coverage::new(&facts);
             assert!(coverage.holds_at(&facts.fail_overs, 0, 19).is_some());
             assert_eq!(coverage.holds_at(&facts.fail_overs, 0, 25).is_some(), holds);

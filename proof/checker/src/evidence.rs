@@ -119,9 +119,9 @@ mod tests {
         let shown: Vec<Value> =
             story.lines().iter().map(|line| record(line.as_bytes(), &about, Some(letters.clone()))).collect();
         assert_eq!(shown[0]["ids"], serde_json::json!(["b"]));
-        assert_eq!((&shown[1]["answer"], &shown[1]["not_shown"]), (&Value::from("t"), &Value::from(2)));
-        assert_eq!(shown[2]["grants"].as_array().map(Vec::len), Some(1));
-        assert_eq!(shown[3]["transactions"], serde_json::json!([4]));
+        assert_eq!((&shown[2]["answer"], &shown[2]["not_shown"]), (&Value::from("t"), &Value::from(2)));
+        assert_eq!(shown[3]["grants"].as_array().map(Vec::len), Some(1));
+        assert_eq!(shown[4]["transactions"], serde_json::json!([4]));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Nothing is judged here. Messages, transactions, replicas, grants and places are numbers, which are indexes of the tables;
 //! a [`Line`] is the number of a line over all files, by which a record can be shown again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::history::{Grant, Nanos, Phase, Run};
 use crate::ids::Ids;
@@ -45,12 +45,15 @@ pub struct Facts {
     pub claims: Vec<Claim>,
     /// Lanes given back or stopped.
     pub endings: Vec<Ending>,
+    /// Lanes that their owner read anew.
+    pub reopenings: Vec<Reopening>,
     /// Batches handed to the sink.
     pub publishes: Vec<Publish>,
     /// The ids of all publishes, one after the other.
     pub published: Vec<MessageNo>,
     /// The letter of each of them; 0 where there is none.
     pub letters: Vec<u8>,
+    pub(crate) under_way: HashMap<(ReplicaNo, GrantNo), PublishNo>,
     pub(crate) last_publish: HashMap<(ReplicaNo, GrantNo), PublishNo>,
     /// Positions that were confirmed.
     pub acks: Vec<Ack>,
@@ -74,16 +77,31 @@ pub struct Facts {
     pub drained: Option<(Nanos, Line)>,
     /// All is told.
     pub end: Option<(Nanos, Line)>,
+    /// How many lines each file is to have that is not a replica's.
+    pub counted: BTreeMap<String, u64>,
+    /// The files, in the order of their lines.
+    pub files: Vec<HistoryFile>,
+    /// Where the ledger is told.
+    pub ledger_lines: u64,
     /// Publishes that began before the last one of the same grant was answered.
     pub overlapping: Vec<(PublishNo, PublishNo)>,
-    /// Answers to no publish.
-    pub stray_answers: Vec<Line>,
+    /// Answers to no publish, and writes for none.
+    pub stray: Vec<Line>,
     /// When each line was written.
     pub times: Vec<Nanos>,
-    /// Lines that were torn by a kill.
-    pub torn: u64,
+    /// Last lines of their files that are not whole.
+    pub torn: Vec<Line>,
     /// Lines that cannot be read, and why.
     pub unreadable: Vec<(Line, String)>,
+}
+
+/// A file of the history.
+#[derive(Debug, Clone)]
+pub struct HistoryFile {
+    /// Its name, without `.history`.
+    pub name: String,
+    /// Its first line.
+    pub first: Line,
 }
 
 /// One insert of a message.
@@ -121,6 +139,8 @@ pub struct Transaction {
     pub wrote: Option<Nanos>,
     /// The server confirmed its commit: sent at, told where.
     pub committed: Option<(Nanos, Line)>,
+    /// The server confirmed that nothing of it is left: told where.
+    pub rolled_back: Option<Line>,
     /// The database knows it at the end: told where.
     pub ledger: Option<Line>,
 }
@@ -173,10 +193,34 @@ pub struct Ending {
     pub grant: GrantNo,
     /// When.
     pub t: Nanos,
-    /// In good order.
-    pub released: bool,
+    /// How.
+    pub how: Ended,
     /// Where this is told.
     pub line: Line,
+}
+
+/// How a replica's work for a lane ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ended {
+    /// It was drained, and then given back or split.
+    Settled,
+    /// It was given back as it was.
+    Unsettled,
+    /// It was stopped, and not given back; or its epoch was raised.
+    Dropped,
+    /// The replica left.
+    Left,
+}
+
+/// A lane that its owner read anew from the written position.
+#[derive(Debug, Clone, Copy)]
+pub struct Reopening {
+    /// By whom.
+    pub replica: ReplicaNo,
+    /// What.
+    pub grant: GrantNo,
+    /// When.
+    pub t: Nanos,
 }
 
 /// How a call of the sink ended.
@@ -188,7 +232,7 @@ pub enum Answer {
     Letters,
     /// The sink was down.
     Down,
-    /// Nothing was taken, for certain: fenced, moved, or the lease was over before anything was sent.
+    /// It was refused.
     Refused(Refusal),
     /// It is not known what was taken.
     Ambiguous,
@@ -196,14 +240,15 @@ pub enum Answer {
     Cut,
 }
 
-/// Why nothing was taken.
+/// Why it was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// The sink knows a higher epoch.
     Fenced,
     /// The sink holds another position than was thought.
     Moved,
-    /// The clock was compared with the lease, and it was over.
+    /// The clock was compared with the lease, and it was over: at once, or after something had been sent that the sink did not
+    /// confirm.
     LeaseOver,
 }
 
@@ -214,6 +259,8 @@ pub struct Publish {
     pub replica: ReplicaNo,
     /// Under which grant.
     pub grant: GrantNo,
+    /// On which timeline it was read.
+    pub timeline: u32,
     /// The lane's batch.
     pub batch: i64,
     /// When it began.
@@ -228,6 +275,8 @@ pub struct Publish {
     pub answer: Answer,
     /// When it ended, and where that is told.
     pub answered: Option<(Nanos, Line)>,
+    /// When the clock was last looked at before a write, and where that is told.
+    pub writing: Option<(Nanos, Line)>,
 }
 
 /// A position of a lane that was confirmed.
@@ -294,14 +343,22 @@ impl Fault {
 pub struct FailOver {
     /// When it was stopped.
     pub from: Nanos,
-    /// When it answered again.
-    pub t: Nanos,
+    /// When it took writes again.
+    pub to: Nanos,
     /// As what.
     pub timeline: u32,
-    /// Whether commits were waiting for the standby: then none that was confirmed is lost.
-    pub synchronous: bool,
+    /// What was confirmed before this is not lost; `None` where nothing is that was confirmed.
+    pub safe: Option<Nanos>,
     /// Where this is told.
     pub line: Line,
+}
+
+impl FailOver {
+    /// Whether it may have lost what was known at this moment to be confirmed on this timeline.
+    #[must_use]
+    pub fn may_lose(&self, timeline: u32, confirmed: Nanos) -> bool {
+        self.timeline > timeline && self.safe.is_some_and(|safe| confirmed >= safe)
+    }
 }
 
 /// What arrived at one place.
@@ -382,29 +439,49 @@ impl Facts {
         self.runs.first().map(|(_, run)| run)
     }
 
-    /// Where the fault that stopped this process with a signal within this time is told.
+    /// Whether the process of this replica stood still all the while from one moment to another, by a signal; what it does within
+    /// `slack` before, between and after stops does not count.
     #[must_use]
-    pub fn stopped_between(&self, replica: ReplicaNo, from: Nanos, to: Nanos) -> Option<Line> {
-        self.fault_between(replica, from, to, &["stop", "freeze"])
+    pub fn stopped_through(&self, replica: ReplicaNo, from: Nanos, to: Nanos, slack: Nanos) -> bool {
+        let mut stops: Vec<(Nanos, Nanos)> =
+            self.faults_of(replica, "stop").map(|fault| (fault.from, fault.to.unwrap_or(Nanos::MAX))).collect();
+        stops.sort_unstable();
+        let mut reached = from;
+        for (begin, end) in stops {
+            if begin <= reached.saturating_add(slack) {
+                reached = reached.max(end);
+            }
+        }
+        reached > from && to <= reached.saturating_add(slack)
     }
 
-    /// Where the fault that killed this process within this time is told.
+    /// When the process of this replica was killed, if it was.
     #[must_use]
-    pub fn killed_between(&self, replica: ReplicaNo, from: Nanos, to: Nanos) -> Option<Line> {
-        self.fault_between(replica, from, to, &["kill"])
+    pub fn killed(&self, replica: ReplicaNo) -> Option<Nanos> {
+        self.faults_of(replica, "kill").map(|fault| fault.from).min()
     }
 
-    fn fault_between(&self, replica: ReplicaNo, from: Nanos, to: Nanos, kinds: &[&str]) -> Option<Line> {
-        let replica = at(&self.replicas, replica)?;
-        let hits = |fault: &&Fault| {
-            kinds.iter().any(|kind| fault.kind.starts_with(kind))
-                && match (fault.pid, replica.pid) {
+    fn faults_of<'a>(&'a self, replica: ReplicaNo, kind: &'a str) -> impl Iterator<Item = &'a Fault> {
+        let replica = at(&self.replicas, replica);
+        self.faults.iter().filter(move |fault| {
+            fault.kind.starts_with(kind)
+                && replica.is_some_and(|replica| match (fault.pid, replica.pid) {
                     (Some(hit), Some(pid)) => hit == pid,
                     _ => fault.target == replica.name,
-                }
-                && fault.from <= to
-                && fault.to.unwrap_or(Nanos::MAX) >= from
-        };
-        self.faults.iter().find(hits).map(|fault| fault.line)
+                })
+        })
+    }
+
+    /// The last timeline up to this one that an asynchronous fail-over began: since then nothing that was confirmed is lost.
+    #[must_use]
+    pub fn unbroken_since(&self, timeline: u32) -> u32 {
+        let began = self.fail_overs.iter().filter(|fail_over| fail_over.safe.is_some());
+        began.map(|fail_over| fail_over.timeline).filter(|began| *began <= timeline).max().unwrap_or(0)
+    }
+
+    /// The file that a line stands in.
+    #[must_use]
+    pub fn file_of(&self, line: Line) -> Option<usize> {
+        self.files.partition_point(|file| file.first <= line).checked_sub(1)
     }
 }

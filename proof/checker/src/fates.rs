@@ -2,15 +2,16 @@
 //!
 //! ```text
 //!                         in the ledger    not in the ledger
-//! commit confirmed        committed        lost by an asynchronous fail-over that began no earlier than the commit was
-//!                                          sent; without one, the database lost a commit
-//! not confirmed           committed        undone; or, where a fail-over came after it had written, nobody knows:
+//! commit confirmed        committed        lost by an asynchronous fail-over, if it was sent before that was over and
+//!                                          confirmed since the standby was cut off; else the database lost a commit
+//! rolled back             committed        undone
+//! nothing confirmed       committed        undone; or, where a fail-over came after it had written, nobody knows:
 //!                                          what it wrote may have been delivered before
 //! ```
 
 use std::collections::HashMap;
 
-use crate::facts::{Facts, Line, MessageNo, Transaction, at};
+use crate::facts::{Facts, FailOver, Line, MessageNo, Transaction, at};
 
 /// What became of a message, or a transaction. A message that was written several times has the greatest of its fates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,13 +108,16 @@ fn fate(facts: &Facts, transaction: &Transaction) -> Fate {
     if transaction.ledger.is_some() {
         return Fate::Committed;
     }
-    if let Some((sent, _)) = transaction.committed {
-        let explained = facts.fail_overs.iter().any(|fail_over| !fail_over.synchronous && sent <= fail_over.t);
-        return if explained { Fate::FailOverLost } else { Fate::Vanished };
+    if let Some((sent, line)) = transaction.committed {
+        let lost = |f: &FailOver| sent <= f.to && f.safe.is_some_and(|safe| facts.time(line) >= safe);
+        return if facts.fail_overs.iter().any(lost) { Fate::FailOverLost } else { Fate::Vanished };
+    }
+    if transaction.rolled_back.is_some() {
+        return Fate::Undone;
     }
     let Some(wrote) = transaction.wrote else { return Fate::Undone };
     // Also a synchronous one: a commit that nobody was told of may be visible, though the standby does not have it.
-    let failed_over = facts.fail_overs.iter().any(|fail_over| wrote <= fail_over.t);
+    let failed_over = facts.fail_overs.iter().any(|fail_over| wrote <= fail_over.to);
     if failed_over { Fate::Unanswered } else { Fate::Undone }
 }
 
@@ -158,6 +162,21 @@ mod tests {
                 .facts();
             assert_eq!(fate_of(&facts, "a"), expected);
         }
+    }
+
+    #[test]
+    fn what_was_confirmed_before_the_standby_was_cut_off_is_not_lost() {
+        for (safe, expected) in [(20, Fate::FailOverLost), (21, Fate::Vanished)] {
+            let story = Story::default().wrote(10, 1, &["a"]).committed(20, 1);
+            let facts = story.failed_over_from(40, 50, 2, Some(safe)).ledger(99, &[]).facts();
+            assert_eq!(fate_of(&facts, "a"), expected);
+        }
+    }
+
+    #[test]
+    fn what_was_rolled_back_is_undone_whatever_follows() {
+        let story = Story::default().wrote(10, 1, &["a"]).rolled_back(20, 1).failed_over(40, 50, 2, true);
+        assert_eq!(fate_of(&story.ledger(99, &[]).facts(), "a"), Fate::Undone);
     }
 
     #[test]

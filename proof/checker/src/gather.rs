@@ -1,8 +1,8 @@
 //! From records to tables, one record at a time.
 
 use crate::facts::{
-    Ack, Answer, Arrival, Claim, Emptied, Ending, Facts, FailOver, Fault, GrantNo, Lease, Line, Publish, Refusal,
-    Replica, ReplicaNo, Sample, TookBack, Transaction, TransactionNo, Write, next,
+    Ack, Answer, Arrival, Claim, Emptied, Ended, Ending, Facts, FailOver, Fault, GrantNo, Lease, Line, Publish,
+    Refusal, Reopening, Replica, ReplicaNo, Sample, TookBack, Transaction, TransactionNo, Write, next,
 };
 use crate::history::{Event, Grant, Message, Nanos, Position, Record};
 
@@ -10,8 +10,13 @@ impl Facts {
     /// Takes one record. Records of one file come in the order of its lines.
     pub fn take(&mut self, line: Line, Record { t, event }: Record) {
         match event {
-            Event::Wrote { .. } | Event::TookBack { .. } | Event::Committed { .. } => self.take_writer(t, line, event),
-            Event::Publish { replica, grant, batch, ids } => self.publish(t, line, (&replica, grant, batch), &ids),
+            Event::Wrote { .. } | Event::TookBack { .. } | Event::Committed { .. } | Event::RolledBack { .. } => {
+                self.take_writer(t, line, event);
+            }
+            Event::Publish { replica, grant, timeline, batch, ids } => {
+                self.publish(t, line, (&replica, grant), (timeline, batch), &ids);
+            }
+            Event::Writing { replica, grant, looked } => self.writing(looked, line, (&replica, grant)),
             Event::Answered { replica, grant, batch, answer } => {
                 self.answered(t, line, (&replica, grant, batch), &answer);
             }
@@ -20,9 +25,11 @@ impl Facts {
             }
             Event::Emptied { segment, .. } => self.emptied.push(Emptied { segment, t, line }),
             Event::Joined { .. } | Event::Renewed { .. } | Event::Left { .. } => self.take_lease(t, line, event),
-            Event::Claimed { .. } | Event::Raised { .. } | Event::Released { .. } | Event::Dropped { .. } => {
-                self.take_ownership(t, line, event);
-            }
+            Event::Claimed { .. }
+            | Event::Raised { .. }
+            | Event::Released { .. }
+            | Event::Dropped { .. }
+            | Event::Reopened { .. } => self.take_ownership(t, line, event),
             event => self.take_stage(t, line, event),
         }
     }
@@ -50,6 +57,12 @@ impl Facts {
                 let transaction = self.transaction(transaction);
                 if let Some(known) = self.transactions.get_mut(transaction as usize) {
                     known.committed = Some((sent, line));
+                }
+            }
+            Event::RolledBack { transaction } => {
+                let transaction = self.transaction(transaction);
+                if let Some(known) = self.transactions.get_mut(transaction as usize) {
+                    known.rolled_back = Some(line);
                 }
             }
             _ => {}
@@ -93,23 +106,37 @@ impl Facts {
             Event::Raised { replica, sent, timeline, from, to } => {
                 let (replica, from, grant) = (self.replica(&replica), self.grant(from), self.grant(to));
                 self.claims.push(Claim { replica, grant, sent, timeline, line });
-                self.endings.push(Ending { replica, grant: from, t, released: false, line });
+                self.endings.push(Ending { replica, grant: from, t, how: Ended::Dropped, line });
             }
-            Event::Released { replica, grants } => self.ending(t, line, (&replica, true), grants),
-            Event::Dropped { replica, grants, .. } => self.ending(t, line, (&replica, false), grants),
+            Event::Released { replica, grants, settled } => {
+                let how = if settled { Ended::Settled } else { Ended::Unsettled };
+                self.ending(t, line, (&replica, how), grants);
+            }
+            Event::Dropped { replica, grants, .. } => self.ending(t, line, (&replica, Ended::Dropped), grants),
+            Event::Reopened { replica, grant, .. } => {
+                let (replica, grant) = (self.replica(&replica), self.grant(grant));
+                self.reopenings.push(Reopening { replica, grant, t });
+            }
             _ => {}
         }
     }
 
-    fn ending(&mut self, t: Nanos, line: Line, (replica, released): (&str, bool), grants: Vec<Grant>) {
+    fn ending(&mut self, t: Nanos, line: Line, (replica, how): (&str, Ended), grants: Vec<Grant>) {
         let replica = self.replica(replica);
         for grant in grants {
             let grant = self.grant(grant);
-            self.endings.push(Ending { replica, grant, t, released, line });
+            self.endings.push(Ending { replica, grant, t, how, line });
         }
     }
 
-    fn publish(&mut self, t: Nanos, line: Line, (replica, grant, batch): (&str, Grant, i64), ids: &[String]) {
+    fn publish(
+        &mut self,
+        t: Nanos,
+        line: Line,
+        (replica, grant): (&str, Grant),
+        (timeline, batch): (u32, i64),
+        ids: &[String],
+    ) {
         let (replica, grant, start) = (self.replica(replica), self.grant(grant), self.published.len());
         for id in ids {
             let message = self.ids.number(id);
@@ -117,19 +144,42 @@ impl Facts {
         }
         self.letters.resize(self.published.len(), 0);
         let number = next(&self.publishes);
-        if let Some(last) = self.last_publish.insert((replica, grant), number) {
+        if let Some(last) = self.under_way.insert((replica, grant), number) {
             self.overlapping.push((last, number));
         }
-        let (len, answer, answered) = (next(ids), Answer::None, None);
-        self.publishes.push(Publish { replica, grant, batch, t, line, start, len, answer, answered });
+        self.last_publish.insert((replica, grant), number);
+        let (len, answer, answered, writing) = (next(ids), Answer::None, None, None);
+        self.publishes.push(Publish {
+            replica,
+            grant,
+            timeline,
+            batch,
+            t,
+            line,
+            start,
+            len,
+            answer,
+            answered,
+            writing,
+        });
+    }
+
+    /// Belongs to the last call, even if that was cut off.
+    fn writing(&mut self, looked: Nanos, line: Line, (replica, grant): (&str, Grant)) {
+        let (replica, grant) = (self.replica(replica), self.grant(grant));
+        let last = self.last_publish.get(&(replica, grant));
+        match last.and_then(|number| self.publishes.get_mut(*number as usize)) {
+            Some(publish) => publish.writing = publish.writing.max(Some((looked, line))),
+            None => self.stray.push(line),
+        }
     }
 
     fn answered(&mut self, t: Nanos, line: Line, (replica, grant, batch): (&str, Grant, i64), answer: &str) {
         let (replica, grant) = (self.replica(replica), self.grant(grant));
-        let known = self.last_publish.remove(&(replica, grant));
+        let known = self.under_way.remove(&(replica, grant));
         let publish = known.and_then(|number| self.publishes.get_mut(number as usize));
         let Some(publish) = publish.filter(|publish| publish.batch == batch) else {
-            self.stray_answers.push(line);
+            self.stray.push(line);
             return;
         };
         publish.answered = Some((t, line));
@@ -175,11 +225,12 @@ impl Facts {
                     }
                 }
             }
-            Event::FailedOver { from, timeline, synchronous } => {
-                self.fail_overs.push(FailOver { from, t, timeline, synchronous, line });
+            Event::FailedOver { from, to, timeline, safe } => {
+                self.fail_overs.push(FailOver { from, to, timeline, safe, line });
             }
             Event::Arrived { place, ids } => self.arrival(line, place, &ids),
             Event::Ledger { transactions } => {
+                self.ledger_lines += 1;
                 for transaction in transactions {
                     let transaction = self.transaction(transaction);
                     if let Some(known) = self.transactions.get_mut(transaction as usize) {
@@ -192,7 +243,7 @@ impl Facts {
             }
             Event::Calm => self.calm = Some((t, line)),
             Event::Drained => self.drained = Some((t, line)),
-            Event::End => self.end = Some((t, line)),
+            Event::End { lines } => (self.end, self.counted) = (Some((t, line)), lines),
             _ => {}
         }
     }
@@ -213,7 +264,13 @@ impl Facts {
 
     fn transaction(&mut self, number: u64) -> TransactionNo {
         *self.transaction_numbers.entry(number).or_insert_with(|| {
-            self.transactions.push(Transaction { number, wrote: None, committed: None, ledger: None });
+            self.transactions.push(Transaction {
+                number,
+                wrote: None,
+                committed: None,
+                rolled_back: None,
+                ledger: None,
+            });
             next(&self.transactions) - 1
         })
     }

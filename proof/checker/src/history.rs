@@ -9,6 +9,8 @@
 //! they may. The *writers* tell what they committed. The *stage*, which starts and hurts the others, tells what it did,
 //! what arrived at the sink, and in the end what the database itself knows to be committed.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// Nanoseconds of the boot-time clock.
@@ -54,12 +56,21 @@ pub enum Event {
     /// It lifted a lane's epoch above its sink's: the same lane, from now on under `to`.
     Raised { replica: String, sent: Nanos, timeline: u32, from: Grant, to: Grant },
     /// It is about to give these back, or to split them: nothing is done for them any more. That may be a grant it never
-    /// told of: the answer to its claim was lost.
-    Released { replica: String, grants: Vec<Grant> },
+    /// told of: the answer to its claim was lost. `settled`: they were drained, so that a position covers all that the sink has of
+    /// them, but for a batch that was interrupted; otherwise the next owner may repeat what is not covered.
+    Released { replica: String, grants: Vec<Grant>, settled: bool },
+    /// It goes on under this grant, but from the written position: all in memory was dropped. `why` is `unsettled` (it is not known
+    /// what the sink has), `refused` (a person has to look at it), or `failed_over`.
+    Reopened { replica: String, grant: Grant, why: String },
     /// It stopped these without giving them back.
     Dropped { replica: String, grants: Vec<Grant>, why: String },
-    /// A batch, or what is left of it, is about to be handed to the sink. `batch` counts the lane's batches over all owners.
-    Publish { replica: String, grant: Grant, batch: i64, ids: Vec<String> },
+    /// A batch, or what is left of it, is about to be handed to the sink. `batch` counts the lane's batches over all owners; it was
+    /// read on this timeline.
+    Publish { replica: String, grant: Grant, timeline: u32, batch: i64, ids: Vec<String> },
+    /// The clock was looked at, at `looked`, and the lease was not over: what the call has for the sink is written next. Each
+    /// write of a call has one. The write itself may come late, if the process is stopped in between, and also after the call
+    /// was cut off.
+    Writing { replica: String, grant: Grant, looked: Nanos },
     /// The call that the last [`Event::Publish`] of the same grant began is over: a letter for each message (`d` delivered,
     /// `r` repeated, dropped by the sink; `t` to be tried again; `x` rejected; `-` not tried), or an error: `down`, `fenced`,
     /// `ambiguous`, `moved`, `lease_over`, `cut` (dropped at the end of the lease, or with the lane).
@@ -76,14 +87,18 @@ pub enum Event {
     TookBack { transaction: u64, ids: Vec<String> },
     /// The server confirmed the commit, which was sent at `sent`.
     Committed { transaction: u64, sent: Nanos },
+    /// The server confirmed that it was rolled back, or that it wrote nothing: nobody ever sees a message of it.
+    RolledBack { transaction: u64 },
 
     // --- the stage ---
     /// The beginning of a run.
     Run(Run),
     /// A fault, or its end. Between them what it hit may not be blamed for being late.
     Fault { number: u32, kind: String, target: String, pid: Option<u32>, phase: Phase },
-    /// The database was failed over: it was stopped at `from`, and answers on a new timeline from now on.
-    FailedOver { from: Nanos, timeline: u32, synchronous: bool },
+    /// The database was failed over: it was stopped at `from`, and took writes on a new timeline at `to`, before anybody but
+    /// the relay could reach it. What was confirmed before `safe` is not lost; without it, which is a synchronous fail-over,
+    /// nothing is that was confirmed.
+    FailedOver { from: Nanos, to: Nanos, timeline: u32, safe: Option<Nanos> },
     /// What arrived at the sink, in its own order: each file or table is one `place`, and their orders do not compare.
     Arrived { place: String, ids: Vec<String> },
     /// Transactions that the database itself knows to be committed, at the end.
@@ -94,8 +109,9 @@ pub enum Event {
     Calm,
     /// Nothing is left to be delivered.
     Drained,
-    /// The end: all that there is to be told has been told. A history without it was cut short.
-    End,
+    /// The end: all that there is to be told has been told. A history without it was cut short. So many lines does each file
+    /// have then that is not a replica's, by its name without `.history`, this line included.
+    End { lines: BTreeMap<String, u64> },
 }
 
 /// How a run was set up: what the checker may expect.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::facts::{Facts, GrantNo, Line, ReplicaNo, at};
+use crate::facts::{Ended, Facts, GrantNo, Line, ReplicaNo, at};
 use crate::history::{Grant, Nanos};
 
 /// One replica's ownership of one grant.
@@ -16,8 +16,8 @@ pub struct Ownership {
     pub from: Nanos,
     /// When it was given back, stopped, or left with the replica; the end of time if none of them is told.
     pub stopped: Nanos,
-    /// It ended in good order.
-    pub released: bool,
+    /// How it ended, if that is told.
+    pub how: Option<Ended>,
     /// The last moment of the replica's lease: whatever is not told, it ends there.
     pub lease: Nanos,
     /// Where its beginning is told.
@@ -34,15 +34,15 @@ impl Ownership {
     }
 }
 
-/// When, told where, and whether in good order.
-type End = (Nanos, Line, bool);
+/// When, told where, and how.
+type End = (Nanos, Line, Ended);
 
 /// All ownerships, in the order in which they began.
 #[must_use]
 pub fn ownerships(facts: &Facts) -> Vec<Ownership> {
     let mut endings: HashMap<(ReplicaNo, GrantNo), Vec<End>> = HashMap::new();
     for ending in &facts.endings {
-        endings.entry((ending.replica, ending.grant)).or_default().push((ending.t, ending.line, ending.released));
+        endings.entry((ending.replica, ending.grant)).or_default().push((ending.t, ending.line, ending.how));
     }
     let mut all: Vec<Ownership> = facts
         .claims
@@ -50,7 +50,7 @@ pub fn ownerships(facts: &Facts) -> Vec<Ownership> {
         .map(|claim| {
             let replica = at(&facts.replicas, claim.replica);
             let lease = replica.and_then(|replica| replica.leases.iter().max_by_key(|lease| lease.until));
-            let left = replica.and_then(|replica| replica.left).map(|(t, line)| (t, line, true));
+            let left = replica.and_then(|replica| replica.left).map(|(t, line)| (t, line, Ended::Left));
             let ended = endings.get(&(claim.replica, claim.grant)).into_iter().flatten().copied();
             let stopped = ended.chain(left).filter(|(t, ..)| *t >= claim.sent).min();
             let lease_end = lease.map_or(0, |lease| lease.until);
@@ -63,7 +63,7 @@ pub fn ownerships(facts: &Facts) -> Vec<Ownership> {
                 grant: claim.grant,
                 from: claim.sent,
                 stopped: stopped.map_or(Nanos::MAX, |(t, ..)| t),
-                released: stopped.is_some_and(|(.., released)| released),
+                how: stopped.map(|(.., how)| how),
                 lease: lease_end,
                 line: claim.line,
                 ended_line,
@@ -142,6 +142,6 @@ mod tests {
             .facts();
         let all = ownerships(&facts);
         assert_eq!(all.iter().map(Ownership::to).collect::<Vec<_>>(), [30, 120]);
-        assert_eq!(all.iter().map(|ownership| ownership.released).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(all.iter().map(|ownership| ownership.how).collect::<Vec<_>>(), [Some(Ended::Settled), None]);
     }
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use crate::facts::{Facts, Line};
+use crate::facts::{Facts, HistoryFile, Line};
 use crate::history::Record;
 
 /// More than this of one line is a mistake, not a record.
@@ -58,7 +58,10 @@ fn histories(folder: &Path) -> io::Result<Vec<PathBuf>> {
 
 fn read_file(path: &Path, facts: &mut Facts, sources: &mut Sources) -> io::Result<()> {
     let mut lines = BufReader::with_capacity(1 << 20, File::open(path)?);
-    sources.files.push(Source { path: path.to_owned(), first: next_line(sources)? });
+    let first = next_line(sources)?;
+    sources.files.push(Source { path: path.to_owned(), first });
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    facts.files.push(HistoryFile { name, first });
     let (mut offset, mut text) = (0, Vec::new());
     loop {
         text.clear();
@@ -84,8 +87,8 @@ fn next_line(sources: &Sources) -> io::Result<Line> {
         .ok_or_else(|| io::Error::other("more lines than can be numbered"))
 }
 
-/// Takes one line, with its line break if it has one. Only the last one of a file has none: what is not a record there was
-/// torn by a kill.
+/// Takes one line, with its line break if it has one. Only the last one of a file has none: what is not a record there is
+/// torn.
 pub(crate) fn take_line(facts: &mut Facts, number: Line, text: &[u8]) {
     match serde_json::from_slice::<Record>(text) {
         Ok(record) => {
@@ -97,7 +100,7 @@ pub(crate) fn take_line(facts: &mut Facts, number: Line, text: &[u8]) {
             if text.ends_with(b"\n") {
                 facts.unreadable.push((number, error.to_string()));
             } else {
-                facts.torn += 1;
+                facts.torn.push(number);
             }
         }
     }

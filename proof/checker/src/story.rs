@@ -2,7 +2,7 @@
 
 use crate::case::Case;
 use crate::facts::Facts;
-use crate::found::Found;
+use crate::found::{Check, Found};
 use crate::history::{Event, Grant, Message, Nanos, Phase, Position, Record, Run};
 use crate::read::take_line;
 
@@ -15,6 +15,7 @@ pub fn grant(lane: u32, of: u32, epoch: i64) -> Grant {
 pub const SECOND: Nanos = 1_000_000_000;
 
 /// A history in the making.
+#[derive(Clone)]
 pub struct Story {
     records: Vec<Record>,
     timeline: u32,
@@ -52,6 +53,11 @@ impl Story {
         found
     }
 
+    /// How many violations of this check it finds.
+    pub fn violations(&self, check: impl Fn(&Case, &mut Found), of: Check) -> u64 {
+        self.judged(check).of(of)
+    }
+
     pub fn at(mut self, t: Nanos, event: Event) -> Self {
         self.records.push(Record { t, event });
         self
@@ -83,7 +89,11 @@ impl Story {
     }
 
     pub fn released(self, t: Nanos, replica: &str, grants: &[Grant]) -> Self {
-        self.at(t, Event::Released { replica: replica.into(), grants: grants.to_vec() })
+        self.at(t, Event::Released { replica: replica.into(), grants: grants.to_vec(), settled: true })
+    }
+
+    pub fn reopened(self, t: Nanos, replica: &str, grant: &Grant) -> Self {
+        self.at(t, Event::Reopened { replica: replica.into(), grant: grant.clone(), why: "test".into() })
     }
 
     pub fn dropped(self, t: Nanos, replica: &str, grants: &[Grant]) -> Self {
@@ -91,7 +101,13 @@ impl Story {
     }
 
     pub fn publish(self, t: Nanos, replica: &str, grant: &Grant, batch: i64, ids: &[&str]) -> Self {
-        self.at(t, Event::Publish { replica: replica.into(), grant: grant.clone(), batch, ids: owned(ids) })
+        let (grant, timeline) = (grant.clone(), self.timeline);
+        self.at(t, Event::Publish { replica: replica.into(), grant, timeline, batch, ids: owned(ids) })
+    }
+
+    /// The clock was looked at.
+    pub fn writing(self, looked: Nanos, replica: &str, grant: &Grant) -> Self {
+        self.at(looked + 1, Event::Writing { replica: replica.into(), grant: grant.clone(), looked })
     }
 
     pub fn answered(self, t: Nanos, replica: &str, grant: &Grant, batch: i64, answer: &str) -> Self {
@@ -99,9 +115,17 @@ impl Story {
         self.at(t, Event::Answered { replica: replica.into(), grant: grant.clone(), batch, answer })
     }
 
-    /// Published and answered one unit later; an empty answer is none.
+    /// Published and answered one unit later; an empty answer is none. Something is written at once unless the answer is an error
+    /// that does without.
     pub fn published(self, t: Nanos, replica: &str, grant: &Grant, batch: i64, ids: &[&str], answer: &str) -> Self {
         let story = self.publish(t, replica, grant, batch, ids);
+        // Told at the same moment: at the end of a lease it would be too late otherwise.
+        let writing = Event::Writing { replica: replica.into(), grant: grant.clone(), looked: t };
+        let story = if ["down", "fenced", "moved", "lease_over", "cut"].contains(&answer) {
+            story
+        } else {
+            story.at(t, writing)
+        };
         if answer.is_empty() { story } else { story.answered(t + 1, replica, grant, batch, answer) }
     }
 
@@ -134,6 +158,10 @@ impl Story {
         self.at(t, Event::Committed { transaction, sent: t })
     }
 
+    pub fn rolled_back(self, t: Nanos, transaction: u64) -> Self {
+        self.at(t, Event::RolledBack { transaction })
+    }
+
     pub fn ledger(self, t: Nanos, transactions: &[u64]) -> Self {
         self.at(t, Event::Ledger { transactions: transactions.to_vec() })
     }
@@ -142,8 +170,13 @@ impl Story {
         self.at(t, Event::Arrived { place: place.into(), ids: owned(ids) })
     }
 
-    pub fn failed_over(self, from: Nanos, t: Nanos, timeline: u32, synchronous: bool) -> Self {
-        self.at(t, Event::FailedOver { from, timeline, synchronous })
+    /// An asynchronous one of a standby that had nothing.
+    pub fn failed_over(self, from: Nanos, to: Nanos, timeline: u32, synchronous: bool) -> Self {
+        self.failed_over_from(from, to, timeline, (!synchronous).then_some(0))
+    }
+
+    pub fn failed_over_from(self, from: Nanos, to: Nanos, timeline: u32, safe: Option<Nanos>) -> Self {
+        self.at(to, Event::FailedOver { from, to, timeline, safe })
     }
 
     /// A fault of the process of this replica.

@@ -86,7 +86,7 @@ fn counted(counts: &Counts) -> Vec<(String, String)> {
         ("longest without an owner", ms(counts.longest_unowned_ms)),
         ("longest take-over, to the next publish", ms(counts.longest_take_over_ms)),
         ("calls late while their process was stopped", counts.late_while_stopped.to_string()),
-        ("drained after the last fault", counts.drained_ms.map_or_else(|| "never".to_owned(), ms)),
+        ("drained after calm", counts.drained_ms.map_or_else(|| "never".to_owned(), ms)),
         ("processes judged for leaks", counts.judged_processes.to_string()),
         ("processes too short-lived for that", counts.unjudged_processes.to_string()),
         ("lines torn by a kill", counts.torn_lines.to_string()),

@@ -97,7 +97,7 @@ pub struct Counts {
     /// The longest take-over, from the end of one owner to the first publish of the next. A lane for which nothing was to
     /// be published counts as well.
     pub longest_take_over_ms: u64,
-    /// From the last fault to the last delivery.
+    /// From calm until it was seen that all is delivered.
     pub drained_ms: Option<u64>,
     /// Calls that ended after their lease because their process was stopped by a signal.
     pub late_while_stopped: u64,
@@ -120,9 +120,9 @@ pub struct Repeats {
     pub lost_lease: u64,
     /// The sink's answer was lost, or did not say what it took.
     pub ambiguous: u64,
-    /// The lane was given back with a batch of which the sink had taken a part.
+    /// The lane was given back with a batch of which the sink had taken a part, or without having been drained.
     pub handed_over: u64,
-    /// The lane was opened again by its owner.
+    /// The lane was read anew by its owner, who did not know what the sink had.
     pub reopened: u64,
 }
 

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use checker::history::Event;
@@ -11,9 +11,9 @@ use futures_util::{StreamExt, TryStreamExt};
 use serde::Deserialize;
 use tokio::sync::{Mutex, watch};
 
-use super::book::Book;
+use super::book::{Book, Count};
 use super::plan::{Plan, SinkKind};
-use super::primary::within;
+use super::primary::{UNDO_WITHIN, again, see_that_it_runs, within};
 use super::ways::Ways;
 use crate::Error;
 use crate::endpoint::{Endpoint, Reply};
@@ -31,13 +31,13 @@ const SLOWNESS: &str = "
       $$ begin perform pg_sleep(seconds) from app.slowness where seconds > 0; return null; end $$;
     create trigger slowly before insert on app.inbox for each statement execute function app.slowly();";
 
-/// What the endpoint does with requests, all of which it has noted down by then.
+/// What the endpoint does with requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Mood {
     Willing,
     /// Answers late.
     Slow(Duration),
-    /// Takes the message, and says that it failed, or nothing: a share of them.
+    /// Of a share of them it says that it failed, or nothing: most of these it has taken, the others it refuses.
     Failing,
     /// Says nothing until it is in another mood.
     Hanging,
@@ -46,7 +46,7 @@ pub(super) enum Mood {
 /// The sink's other end.
 pub(super) enum Destination {
     Inbox { cluster: Box<Mutex<Cluster>>, fixture: Fixture },
-    Endpoint { endpoint: Endpoint, mood: watch::Sender<Mood>, book: Arc<Book> },
+    Endpoint { endpoint: Endpoint, mood: watch::Sender<Mood>, book: Arc<Book>, taken: Arc<AtomicU64> },
     Files { folder: PathBuf },
 }
 
@@ -73,13 +73,28 @@ impl Destination {
     async fn endpoint(folder: &Path) -> Result<Destination, Error> {
         let book = Arc::new(Book::open(folder, "sink")?);
         let mood = watch::Sender::new(Mood::Willing);
-        let (telling, moods) = (Arc::clone(&book), mood.subscribe());
-        let requests = AtomicU32::new(0);
+        let taken = Arc::<AtomicU64>::default();
+        let (telling, counting, moods) = (Arc::clone(&book), Arc::clone(&taken), mood.subscribe());
+        let requests = AtomicU64::new(0);
         let endpoint = Endpoint::forgetful(move |received| {
-            telling.tell(Event::Arrived { place: "endpoint".to_owned(), ids: vec![received.id().to_owned()] });
-            answer(moods.clone(), requests.fetch_add(1, Ordering::Relaxed))
+            let (mut moods, nth) = (moods.clone(), requests.fetch_add(1, Ordering::Relaxed));
+            let mood = *moods.borrow_and_update();
+            // A message that is refused has not arrived: a relay that does not try it again has lost it.
+            if !mood.refuses(nth) {
+                telling.tell(Event::Arrived { place: "endpoint".to_owned(), ids: vec![received.id().to_owned()] });
+                counting.fetch_add(1, Ordering::Relaxed);
+            }
+            answer(mood, nth, moods)
         });
-        Ok(Destination::Endpoint { endpoint: endpoint.await?, mood, book })
+        Ok(Destination::Endpoint { endpoint: endpoint.await?, mood, book, taken })
+    }
+
+    /// Of the history of its own, if it has one.
+    pub(super) fn count(&self) -> Option<Count> {
+        match self {
+            Destination::Endpoint { book, .. } => Some(book.count()),
+            Destination::Inbox { .. } | Destination::Files { .. } => None,
+        }
     }
 
     /// The port that a way leads to.
@@ -108,7 +123,7 @@ impl Destination {
                  concurrency = 8 }}"
             ),
             Destination::Files { folder } => {
-                let path = folder.join("{name}.jsonl");
+                let path = file_of(folder, "{name}");
                 format!("{{ type = \"file\", path = {} }}", toml_text(&path.to_string_lossy()))
             }
         }
@@ -129,6 +144,18 @@ impl Destination {
         }
     }
 
+    /// Nothing ails it from now on.
+    pub(super) async fn heal(&self) -> Result<(), Error> {
+        self.see_that_it_runs().await?;
+        again(UNDO_WITHIN, || self.slow(Duration::ZERO)).await
+    }
+
+    /// Starts an inbox's server again if it has ended.
+    pub(super) async fn see_that_it_runs(&self) -> Result<(), Error> {
+        let Destination::Inbox { cluster, .. } = self else { return Ok(()) };
+        see_that_it_runs(&mut *cluster.lock().await).await
+    }
+
     /// How many messages have arrived, repeats and rows of failed calls included; `None` where nobody counts.
     pub(super) async fn counted(&self) -> Result<Option<u64>, Error> {
         match self {
@@ -138,7 +165,7 @@ impl Destination {
                 let row = within(admin.query_one(sql, &[])).await?;
                 Ok(Some(row.try_get::<_, i64>(0).unwrap_or_default().unsigned_abs()))
             }
-            Destination::Endpoint { endpoint, .. } => Ok(Some(endpoint.count() as u64)),
+            Destination::Endpoint { taken, .. } => Ok(Some(taken.load(Ordering::Relaxed))),
             Destination::Files { .. } => Ok(None),
         }
     }
@@ -158,14 +185,21 @@ impl Destination {
     pub(super) async fn tell(&self, book: &Book) -> Result<u64, Error> {
         match self {
             Destination::Inbox { fixture, .. } => tell_inbox(fixture, book).await,
-            Destination::Endpoint { endpoint, book, .. } => book.whole().map(|()| endpoint.count() as u64),
+            Destination::Endpoint { taken, book, .. } => book.whole().map(|()| taken.load(Ordering::Relaxed)),
             Destination::Files { folder } => files(folder)?.iter().map(|file| tell_file(file, book)).sum(),
         }
     }
 }
 
-async fn answer(mut moods: watch::Receiver<Mood>, nth: u32) -> Reply {
-    let mood = *moods.borrow_and_update();
+impl Mood {
+    /// Whether it does nothing with this request but say that it failed: with every second one of which it says so.
+    fn refuses(self, nth: u64) -> bool {
+        self == Mood::Failing && matches!(nth % 10, 6 | 7)
+    }
+}
+
+/// `moods` tells when it is in another one.
+async fn answer(mood: Mood, nth: u64, mut moods: watch::Receiver<Mood>) -> Reply {
     match mood {
         Mood::Willing => {}
         Mood::Slow(by) => tokio::time::sleep(by).await,
@@ -185,7 +219,7 @@ async fn answer(mut moods: watch::Receiver<Mood>, nth: u32) -> Reply {
 
 async fn tell_inbox(fixture: &Fixture, book: &Book) -> Result<u64, Error> {
     let failed = |cause| Error::because("reading the inbox", &cause);
-    let admin = fixture.admin().await?;
+    let admin = again(UNDO_WITHIN, || fixture.admin()).await?;
     let sql = "select message_id from app.inbox order by seq";
     let none: [&str; 0] = [];
     let rows = admin.query_raw(sql, none).await.map_err(failed)?;
@@ -198,6 +232,11 @@ async fn tell_inbox(fixture: &Fixture, book: &Book) -> Result<u64, Error> {
         book.tell(Event::Arrived { place: "inbox".to_owned(), ids });
     }
     Ok(told)
+}
+
+/// Where the `file` sink of this replica writes.
+pub(super) fn file_of(folder: &Path, replica: &str) -> PathBuf {
+    folder.join(format!("{replica}.jsonl"))
 }
 
 /// What the `file` sink wrote.
@@ -239,5 +278,26 @@ fn tell_file(file: &Path, book: &Book) -> Result<u64, Error> {
         if read == 0 || !whole {
             return Ok(told);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_fails_refuses_half_of_what_it_says_has_failed() {
+        let (_mood, moods) = watch::channel(Mood::Failing);
+        let mut seen = Vec::new();
+        for nth in 0..10 {
+            let refused = Mood::Failing.refuses(nth);
+            assert!(!Mood::Willing.refuses(nth));
+            if let Reply::Status(status @ 500..) = answer(Mood::Failing, nth, moods.clone()).await {
+                seen.push((status, refused));
+            } else {
+                assert!(!refused, "{nth}");
+            }
+        }
+        assert_eq!(seen, [(503, false), (500, false), (503, true), (500, true)]);
     }
 }

@@ -1,8 +1,10 @@
 //! The faults: what there is, what stands in whose way, and who draws them.
 //!
 //! Each is a small unit that begins, lasts and ends by itself. Several are under way at once where they do not touch the same
-//! thing. What is drawn depends on the seed alone: kind, target, and the fault's own stream of random numbers.
+//! thing. What is drawn depends on the seed: kind, target, and the fault's own stream of random numbers. Whatever becomes of one, what
+//! it has done is undone at its end, and once more when calm begins.
 
+mod deck;
 mod network;
 mod replicas;
 mod server;
@@ -16,24 +18,23 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
 
-use super::fleet::is_lasting;
 use super::log::Fault;
 use super::plan::{between, millis};
 use super::stage::Stage;
+use super::ways::Trouble;
 use crate::Error;
-use units::Thing;
-pub(super) use units::{Kind, chosen, impossible, list};
+use deck::{Budget, Card, Deck, Quiet};
+use units::{Kind, Thing};
+pub(super) use units::{Unit, chosen, impossible, list};
 
 const SHORTEST_GAP: Duration = Duration::from_millis(300);
-/// At most so many fail-overs in a run, and doublings of the lanes.
-const FAIL_OVERS: u32 = 20;
-const SPLITS: u32 = 3;
 
 /// One drawing of a kind.
 pub(super) struct Hit {
-    kind: Kind,
+    unit: &'static Unit,
     /// Whom it hits, where there is a choice.
     target: usize,
     pub(super) random: StdRng,
@@ -41,7 +42,7 @@ pub(super) struct Hit {
 
 impl Hit {
     fn begin(&self, stage: &Stage, target: &str, pid: Option<u32>) -> Fault {
-        stage.log.begin(self.kind.name, target, pid)
+        stage.log.begin_drawn(self.unit.name, target, pid)
     }
 
     fn millis(&mut self, least: u64, most: u64) -> Duration {
@@ -58,50 +59,76 @@ impl Hit {
     }
 }
 
-/// Draws until it is told to stop, and returns when the last one is over.
+/// How one ended: false if something else was in its way.
+type Ended = (Card, Result<bool, Error>);
+
+/// Draws until it is told to stop, and returns when the last one is over and nothing of any is in force.
 pub(super) async fn conduct(stage: Arc<Stage>, mut calm: watch::Receiver<bool>) {
-    let mut random = stage.plan.random("faults", 0);
-    let (busy, mut under_way) = (Arc::<Mutex<HashSet<(Thing, usize)>>>::default(), JoinSet::new());
-    let (mut fail_overs, mut splits) = (0, 0);
-    let total: u32 = stage.plan.kinds.iter().map(|kind| kind.weight).sum();
+    let mut random = stage.plan.random("gaps", 0);
+    let (busy, mut under_way) = (Busy::default(), JoinSet::<Ended>::new());
+    let possible = stage.plan.kinds.iter().copied().filter(|unit| impossible(unit, &stage).is_none()).collect();
+    let replicas = stage.fleet.posts.len();
+    let mut deck = Deck::new(stage.plan.random("faults", 0), possible, replicas);
+    let (began, mut budget, mut quiet) = (Instant::now(), Budget::new(&stage.plan), Quiet::new(&stage.plan));
     loop {
         let gap = between(&mut random, SHORTEST_GAP, stage.plan.gap);
         if tokio::time::timeout(gap, calm.wait_for(|calm| *calm)).await.is_ok() {
             break;
         }
-        let mut at = random.random_range(0..total.max(1));
-        let replicas = stage.fleet.posts.len();
-        let mut target = random.random_range(0..replicas.max(1));
-        let own = StdRng::seed_from_u64(random.random());
-        let drawn = stage.plan.kinds.iter().find(|kind| at.checked_sub(kind.weight).map(|left| at = left).is_none());
-        let Some(kind) = drawn.copied() else { continue };
-        if impossible(kind, &stage).is_some() {
-            continue;
+        while let Some(ended) = under_way.try_join_next() {
+            let given_up = account(&stage, ended, &mut budget).and_then(|card| deck.put_back(card));
+            not_then(&stage, given_up);
         }
-        if matches!(kind.name, "kill" | "clean_stop") && is_lasting(target, replicas) {
-            target = random.random_range(1..replicas);
-        }
-        fail_overs += u32::from(kind.name.starts_with("fail_over"));
-        splits += u32::from(kind.name == "split");
-        let enough = (kind.name.starts_with("fail_over") && fail_overs > FAIL_OVERS)
-            || (kind.name == "split" && splits > SPLITS);
-        let Some(taken) = take(&busy, kind, target, replicas).filter(|_| !enough) else {
-            stage.log.not_then(kind.name);
-            continue;
-        };
-        let stage = Arc::clone(&stage);
-        under_way.spawn(async move {
-            let mut hit = Hit { kind, target, random: own };
-            match carry_out(&stage, &mut hit).await {
-                Ok(true) => {}
-                Ok(false) => stage.log.not_then(kind.name),
-                Err(error) => stage.log.failed(kind.name, error.to_string()),
-            }
-            drop(taken);
+        let elapsed = began.elapsed();
+        let is_quiet = quiet.at(elapsed);
+        let (drawn, given_up) = deck.draw(|card| {
+            let allowed = budget.allows(card.unit.kind, elapsed) && !(is_quiet && card.unit.shakes_the_server());
+            if allowed { take(&busy, card.unit, card.target, replicas) } else { None }
         });
-        while under_way.try_join_next().is_some() {}
+        not_then(&stage, given_up);
+        if let Some((card, taken)) = drawn {
+            under_way.spawn(play(Arc::clone(&stage), card, taken));
+        }
     }
-    while under_way.join_next().await.is_some() {}
+    while let Some(ended) = under_way.join_next().await {
+        not_then(&stage, account(&stage, ended, &mut budget));
+    }
+}
+
+async fn play(stage: Arc<Stage>, card: Card, _taken: Taken) -> Ended {
+    let (unit, target) = (card.unit, card.target);
+    let mut hit = Hit { unit, target, random: StdRng::seed_from_u64(card.seed) };
+    let began = Instant::now();
+    let done = carry_out(&stage, &mut hit).await;
+    if let Ok(true) = done {
+        stage.log.took_place(unit.name, began.elapsed());
+    }
+    (card, done)
+}
+
+fn not_then(stage: &Stage, card: Option<Card>) {
+    if let Some(card) = card {
+        stage.log.not_then(card.unit.name);
+    }
+}
+
+/// Counts one that is over, and gives back the card of one that something else was in the way of.
+fn account(stage: &Stage, ended: Result<Ended, JoinError>, budget: &mut Budget) -> Option<Card> {
+    match ended {
+        Ok((card, Ok(true))) => budget.spend(card.unit.kind),
+        Ok((card, Ok(false))) => return Some(card),
+        Ok((card, Err(error))) => stage.log.failed(card.unit.name, error.to_string()),
+        Err(error) => stage.log.find(format!("a fault ended in the middle: {error}")),
+    }
+    None
+}
+
+/// The end of a fault: what it has done is undone, whatever became of it, however often that takes. What stays in force is
+/// found, since everything later would suffer from it.
+async fn undo(stage: &Stage, hit: &Hit, undone: impl Future<Output = Result<(), Error>>) {
+    if let Err(error) = undone.await {
+        stage.log.find(format!("{} is still in force: {error}", hit.unit.name));
+    }
 }
 
 type Busy = Arc<Mutex<HashSet<(Thing, usize)>>>;
@@ -118,13 +145,14 @@ impl Drop for Taken {
     }
 }
 
-fn take(busy: &Busy, kind: Kind, target: usize, replicas: usize) -> Option<Taken> {
-    let things: Vec<(Thing, usize)> = kind
+fn take(busy: &Busy, unit: &Unit, target: usize, replicas: usize) -> Option<Taken> {
+    let things: Vec<(Thing, usize)> = unit
         .needs
         .iter()
         .flat_map(|thing| match thing {
             Thing::Process | Thing::Way | Thing::SinkWay | Thing::Clock => vec![(*thing, target)],
             Thing::Fleet => (0..replicas).map(|nth| (Thing::Process, nth)).collect(),
+            Thing::SinkWays => (0..replicas).map(|nth| (Thing::SinkWay, nth)).collect(),
             _ => vec![(*thing, 0)],
         })
         .collect();
@@ -137,32 +165,38 @@ fn take(busy: &Busy, kind: Kind, target: usize, replicas: usize) -> Option<Taken
 }
 
 /// False: something else was in its way.
+#[expect(clippy::cognitive_complexity, reason = "one match without a branch inside, exhaustive on purpose")]
 async fn carry_out(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
-    match hit.kind.name {
-        "kill" => replicas::kill(stage, hit).await,
-        "stop_short" => replicas::stop(stage, hit, false).await,
-        "stop_long" => replicas::stop(stage, hit, true).await,
-        "clean_stop" => replicas::clean_stop(stage, hit).await,
-        "reconfigure" => replicas::reconfigure(stage, hit).await,
-        "rolling_restart" => replicas::rolling_restart(stage, hit).await,
-        "replica_clock" => replicas::clock(stage, hit).await,
-        "cut" | "stall" | "black_hole" | "refuse" => network::outbox(stage, hit).await,
-        "sink_cut" | "sink_hangs" => network::sink(stage, hit).await,
-        "terminate" => server::backends(stage, hit, "pg_terminate_backend").await,
-        "cancel" => server::backends(stage, hit, "pg_cancel_backend").await,
-        "restart_fast" => server::restart(stage, hit, false).await,
-        "restart_immediate" => server::restart(stage, hit, true).await,
-        "fail_over_sync" => server::fail_over(stage, hit, true).await,
-        "fail_over_async" => server::fail_over(stage, hit, false).await,
-        "slots" => server::slots(stage, hit).await,
-        "disk_full" => server::disk_full(stage, hit).await,
-        "server_clock" => server::clock(stage, hit).await,
-        "snapshot" => server::snapshot(stage, hit).await,
-        "split" => server::split(stage, hit).await,
-        "sink_outage" => sink::outage(stage, hit).await,
-        "sink_slow" => sink::slow(stage, hit).await,
-        "sink_fails" => sink::fails(stage, hit).await,
-        other => Err(Error::new(format!("nobody carries out {other}"))),
+    match hit.unit.kind {
+        Kind::Kill => replicas::kill(stage, hit).await,
+        Kind::StopShort => replicas::stop(stage, hit, false).await,
+        Kind::StopLong => replicas::stop(stage, hit, true).await,
+        // A process does these to itself: its post sees them.
+        Kind::StopAtPoint | Kind::KillAtPoint => Ok(false),
+        Kind::CleanStop => replicas::clean_stop(stage, hit).await,
+        Kind::Reconfigure => replicas::reconfigure(stage, hit).await,
+        Kind::RollingRestart => replicas::rolling_restart(stage, hit).await,
+        Kind::ReplicaClock => replicas::clock(stage, hit).await,
+        Kind::Cut => network::outbox(stage, hit, Trouble::Cut).await,
+        Kind::Stall => network::stall(stage, hit).await,
+        Kind::BlackHole => network::outbox(stage, hit, Trouble::BlackHole).await,
+        Kind::Refuse => network::outbox(stage, hit, Trouble::Refuse).await,
+        Kind::SinkCut => network::sink(stage, hit, true).await,
+        Kind::SinkHangs => network::sink(stage, hit, false).await,
+        Kind::Terminate => server::backends(stage, hit, "pg_terminate_backend").await,
+        Kind::Cancel => server::backends(stage, hit, "pg_cancel_backend").await,
+        Kind::RestartFast => server::restart(stage, hit, false).await,
+        Kind::RestartImmediate => server::restart(stage, hit, true).await,
+        Kind::FailOverSync => server::fail_over(stage, hit, true).await,
+        Kind::FailOverAsync => server::fail_over(stage, hit, false).await,
+        Kind::Slots => server::slots(stage, hit).await,
+        Kind::DiskFull => server::disk_full(stage, hit).await,
+        Kind::ServerClock => server::clock(stage, hit).await,
+        Kind::Snapshot => server::snapshot(stage, hit).await,
+        Kind::Split => server::split(stage, hit).await,
+        Kind::SinkOutage => sink::outage(stage, hit).await,
+        Kind::SinkSlow => sink::slow(stage, hit).await,
+        Kind::SinkFails => sink::fails(stage, hit).await,
     }
 }
 
@@ -170,7 +204,7 @@ async fn carry_out(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
 mod tests {
     use super::*;
 
-    fn named(name: &str) -> Kind {
+    fn named(name: &str) -> &'static Unit {
         chosen(&[name.to_owned()]).unwrap()[0]
     }
 
@@ -185,5 +219,7 @@ mod tests {
         let _third = take(&busy, named("stop_long"), 0, 3).unwrap();
         let _restart = take(&busy, named("restart_fast"), 0, 3).unwrap();
         assert!(take(&busy, named("cancel"), 2, 3).is_none());
+        let _hangs = take(&busy, named("sink_hangs"), 1, 3).unwrap();
+        assert!(take(&busy, named("sink_outage"), 0, 3).is_none());
     }
 }

@@ -1,8 +1,9 @@
 //! The replicas: real processes of the real executable, each with ways of its own, that are started again whenever they end.
 
+mod aims;
 mod post;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,8 +28,9 @@ pub(super) struct Fleet {
     pub(super) common: Arc<Common>,
     watching: Vec<tokio::task::JoinHandle<()>>,
     leading: tokio::task::JoinHandle<()>,
-    /// False: no process gets a fail point any more.
+    /// False: nobody stops or kills itself any more.
     points: watch::Sender<bool>,
+    folder: PathBuf,
 }
 
 impl Drop for Fleet {
@@ -45,6 +47,11 @@ pub(super) fn is_lasting(nth: usize, replicas: usize) -> bool {
     nth == 0 && replicas > 1
 }
 
+/// Once this file is there, no fail point does anything any more.
+fn fail_points_off(folder: &Path) -> PathBuf {
+    folder.join("calm.off")
+}
+
 /// What all replicas have in common.
 pub(super) struct Common {
     pub(super) database: String,
@@ -59,9 +66,9 @@ impl Fleet {
         let (mut posts, mut watching) = (Vec::new(), Vec::new());
         for number in 1..=plan.replicas {
             let lasting = is_lasting(number as usize - 1, plan.replicas as usize);
-            let post = Arc::new(Post::new(plan, number, lasting, &common, ports).await?);
-            let (folder, told) = (plan.folder.clone(), points.subscribe());
-            watching.push(tokio::spawn(post::watch_over(Arc::clone(&post), folder, Arc::clone(&common), told)));
+            let post = Arc::new(Post::new(plan, number, lasting, &common, (ports, points.subscribe())).await?);
+            let folder = plan.folder.clone();
+            watching.push(tokio::spawn(post::watch_over(Arc::clone(&post), folder, Arc::clone(&common))));
             posts.push(post);
         }
         let (led, mut ports) = (posts.clone(), ports.subscribe());
@@ -71,7 +78,7 @@ impl Fleet {
                 led.iter().for_each(|post| post.ways.lead_to(ports));
             }
         });
-        Ok(Fleet { posts, common, watching, leading, points })
+        Ok(Fleet { posts, common, watching, leading, points, folder: plan.folder.clone() })
     }
 
     /// Returns once a replica has begun to tell its history, which only one that was built with fail points does.
@@ -90,21 +97,32 @@ impl Fleet {
         Ok(())
     }
 
-    /// From now on nobody stops or kills itself: those that might are replaced by processes without a fail point.
-    pub(super) async fn calm(&self) -> Result<(), Error> {
+    /// From now on nobody stops or kills itself, and no process is replaced for that: one that lasts would lose what it leaked.
+    /// Returns once all are at work.
+    pub(super) async fn calm(&self) {
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let log = &self.common.log;
+        let file = fail_points_off(&self.folder);
+        let written = std::fs::write(&file, "");
+        log.find_failure("silencing fail points", written.map_err(|cause| Error::because(file.display(), &cause)));
         self.points.send_replace(false);
+        let deadline = Instant::now() + PATIENCE;
         for post in &self.posts {
-            post.disarm(&self.common.log).await?;
+            while !post.is_at_work().await {
+                if Instant::now() >= deadline {
+                    log.find(format!("{} is not at work {PATIENCE:?} after the last fault", post.name));
+                    break;
+                }
+                tokio::time::sleep(POLL).await;
+            }
         }
-        Ok(())
     }
 
     /// Ends all in order.
-    pub(super) async fn stop(&self, log: &Log) -> Result<(), Error> {
+    pub(super) async fn stop(&self, log: &Log) {
         self.watching.iter().for_each(tokio::task::JoinHandle::abort);
         for post in &self.posts {
-            post.stop(Duration::ZERO, log).await?;
+            log.find_failure("stopping a replica", post.stop(Duration::ZERO, log).await);
         }
-        Ok(())
     }
 }

@@ -3,21 +3,25 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use checker::history::{Event, Phase};
 use serde::Serialize;
 
 use super::book::Book;
+use crate::Error;
 
 /// How often a kind of fault was tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Count {
-    /// It took place.
+    /// It took place, to its end.
     pub(super) done: u32,
     /// Something else stood in its way at that moment.
     pub(super) not_then: u32,
     /// It was begun and failed: this program's trouble, not the relay's.
     pub(super) failed: u32,
+    /// The longest of those that were drawn.
+    pub(super) longest_ms: u64,
 }
 
 /// Counts and findings.
@@ -25,9 +29,13 @@ pub(super) struct Log {
     pub(super) book: Arc<Book>,
     next: AtomicU32,
     counts: Mutex<BTreeMap<&'static str, Count>>,
+    /// How often something was done at a fail point.
+    at_points: Mutex<BTreeMap<String, u32>>,
     /// Why some could not be done.
     failures: Mutex<BTreeMap<&'static str, String>>,
     findings: Mutex<Vec<String>>,
+    /// What some brought about that others of their kind did not.
+    effects: Mutex<BTreeMap<&'static str, u32>>,
 }
 
 /// A fault under way; over when this is dropped.
@@ -42,16 +50,56 @@ pub(super) struct Fault {
 impl Log {
     pub(super) fn new(book: Arc<Book>) -> Log {
         let (counts, failures, findings) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Log { book, next: AtomicU32::new(1), counts, failures, findings }
+        Log {
+            book,
+            next: AtomicU32::new(1),
+            counts,
+            at_points: Mutex::default(),
+            failures,
+            findings,
+            effects: Mutex::default(),
+        }
     }
 
-    /// Tells that a fault begins.
+    /// Tells that a fault begins that nobody has drawn: it counts at once.
     pub(super) fn begin(&self, kind: &'static str, target: &str, pid: Option<u32>) -> Fault {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.count(kind, |count| count.done += 1);
+        self.begin_drawn(kind, target, pid)
+    }
+
+    /// Tells that a fault begins. It counts when it has taken place, by [`Log::took_place`].
+    pub(super) fn begin_drawn(&self, kind: &'static str, target: &str, pid: Option<u32>) -> Fault {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
         let fault = Fault { log: Arc::clone(&self.book), number, kind, target: target.to_owned(), pid };
         fault.tell(Phase::Begin);
         fault
+    }
+
+    /// The same, of what a process did to itself at a fail point.
+    pub(super) fn begin_at(&self, kind: &'static str, target: &str, point: &str, pid: u32) -> Fault {
+        *lock(&self.at_points).entry(format!("{kind} {point}")).or_default() += 1;
+        self.begin(kind, &format!("{target} at {point}"), Some(pid))
+    }
+
+    pub(super) fn at_points(&self) -> BTreeMap<String, u32> {
+        lock(&self.at_points).clone()
+    }
+
+    pub(super) fn took_place(&self, kind: &'static str, length: Duration) {
+        let length = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
+        self.count(kind, |count| {
+            count.done += 1;
+            count.longest_ms = count.longest_ms.max(length);
+        });
+    }
+
+    /// A fault has brought this about.
+    pub(super) fn effect(&self, what: &'static str) {
+        *lock(&self.effects).entry(what).or_default() += 1;
+    }
+
+    pub(super) fn effects(&self) -> BTreeMap<&'static str, u32> {
+        lock(&self.effects).clone()
     }
 
     pub(super) fn not_then(&self, kind: &'static str) {
@@ -67,6 +115,11 @@ impl Log {
     pub(super) fn find(&self, finding: String) {
         eprintln!("found: {finding}");
         lock(&self.findings).push(finding);
+    }
+
+    /// A failure of this program after which the run shows less than it should.
+    pub(super) fn find_failure<T>(&self, what: &str, done: Result<T, Error>) -> Option<T> {
+        done.map_err(|error| self.find(format!("{what}: {error}"))).ok()
     }
 
     pub(super) fn counts(&self) -> BTreeMap<&'static str, Count> {
@@ -91,7 +144,8 @@ impl Log {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+/// What a task that died has left behind is still worth reading.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -42,9 +42,16 @@ pub(super) struct Progress {
     /// Messages that were committed and have not arrived, as far as that is known: those of a transaction that committed late
     /// have small numbers, so that lanes may have passed what is far from delivered.
     pub(super) missing: i64,
+    /// Grows with what arrives, which lanes that work off stragglers do not show otherwise.
+    pub(super) fill: u64,
 }
 
 impl Progress {
+    /// Another one than before if anything was delivered or dealt with.
+    pub(super) fn marks(self) -> (i64, u64) {
+        (self.passed, self.fill)
+    }
+
     pub(super) fn behind(self) -> i64 {
         self.missing.max(self.last - self.passed)
     }
@@ -97,15 +104,17 @@ pub(super) fn start(
 ) -> (Pace, tokio::task::JoinHandle<()>) {
     let (giving, leave) = watch::channel(Leave::default());
     let looking = tokio::spawn(async move {
-        let (mut rush, mut round, mut missing) = (true, 0_u32, Missing::default());
+        let (mut rush, mut round, mut missing, mut fill) = (true, 0_u32, Missing::default(), 0);
         loop {
             round = round.wrapping_add(1);
             // While nobody answers, what was allowed before stays allowed: writers meet the same.
             if let Ok(mut progress) = look(&primary).await {
                 if let Ok(Some(arrived)) = destination.counted().await {
-                    let count = committed.load(Ordering::Relaxed).saturating_sub(arrived);
-                    progress.missing = missing.of(i64::try_from(count).unwrap_or(i64::MAX), progress);
+                    let count = committed.load(Ordering::Relaxed).cast_signed().saturating_sub_unsigned(arrived);
+                    progress.missing = missing.of(count, progress);
                 }
+                fill = destination.fill().await.unwrap_or(fill);
+                progress.fill = fill;
                 let room = progress.bytes < MOST_BYTES;
                 rush = if rush { progress.behind() < behind && room } else { progress.behind() < CAUGHT_UP && room };
                 let low = progress.behind() < behind * FAR_TOO_FAR && progress.bytes < MOST_BYTES + MOST_BYTES / 4;
@@ -117,9 +126,11 @@ pub(super) fn start(
     (Pace { leave }, looking)
 }
 
-/// What is still to arrive. What a fail-over has lost never will.
+/// What is still to arrive, from a count that drifts: repeats and rows of failed calls arrive beyond what was committed, and so
+/// does what was committed while its writer lost the answer; what a fail-over has lost never will.
 #[derive(Default)]
 struct Missing {
+    /// The count when nothing is missing.
     given_up: i64,
     /// How many were missing some time ago, and how many looks ago that was.
     before: i64,
@@ -129,6 +140,8 @@ struct Missing {
 impl Missing {
     /// If lanes have passed nearly all, and it does not get less over twenty looks, it is given up.
     fn of(&mut self, count: i64, progress: Progress) -> i64 {
+        // There is never less than nothing missing.
+        self.given_up = self.given_up.min(count);
         let missing = count - self.given_up;
         self.looks += 1;
         if self.looks >= 20 {
@@ -149,5 +162,28 @@ pub(super) async fn look(primary: &Primary) -> Result<Progress, Error> {
     let admin = primary.admin().await?;
     let row = within(admin.query_one(sql, &[])).await?;
     let number = |nth| row.try_get(nth).map_err(|cause| Error::because("reading how far the relay is", &cause));
-    Ok(Progress { last: number(0)?, passed: number(1)?, bytes: number(2)?, missing: 0 })
+    Ok(Progress { last: number(0)?, passed: number(1)?, bytes: number(2)?, missing: 0, fill: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_known_whatever_came_again_before() {
+        let mut missing = Missing::default();
+        let behind = Progress { last: 1_000_000, ..Progress::default() };
+        assert_eq!(missing.of(500, behind), 500);
+        // Two hundred arrivals were repeats.
+        assert_eq!(missing.of(-200, behind), 0);
+        assert_eq!(missing.of(50_000, behind), 50_200);
+    }
+
+    #[test]
+    fn what_a_fail_over_lost_is_given_up() {
+        let mut missing = Missing::default();
+        let caught_up = Progress { last: 10, passed: 10, ..Progress::default() };
+        let last = (0..40).map(|_| missing.of(9_000, caught_up)).last();
+        assert_eq!(last, Some(0));
+    }
 }

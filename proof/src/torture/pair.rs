@@ -11,7 +11,8 @@ use checker::history::Nanos;
 use tokio::sync::watch;
 
 use super::book::now;
-use super::primary::{Primary, within};
+use super::plan::Plan;
+use super::primary::{Primary, UNDO_WITHIN, again, see_that_it_runs, within};
 use crate::Error;
 use crate::clock::Clock;
 use crate::disk::Disk;
@@ -37,6 +38,8 @@ pub(super) struct Side {
 /// How a fail-over went.
 pub(super) struct FailedOver {
     pub(super) from: Nanos,
+    /// The new primary takes writes, and nobody has been led to it yet.
+    pub(super) to: Nanos,
     pub(super) timeline: u32,
 }
 
@@ -50,6 +53,9 @@ pub(super) struct Pair {
     pub(super) clock: Option<Clock>,
     pub(super) cannot: Arc<Cannot>,
     database: String,
+    /// Where logs of old primaries are kept, and how many there are.
+    folder: PathBuf,
+    buried: u32,
     moved: watch::Sender<u16>,
     /// What each side's doors lead to.
     pub(super) ports: watch::Sender<[u16; 2]>,
@@ -57,7 +63,7 @@ pub(super) struct Pair {
 
 impl Pair {
     /// Starts both, with the outbox's schema.
-    pub(super) async fn start(seed: u64) -> Result<Pair, Error> {
+    pub(super) async fn start(plan: &Plan) -> Result<Pair, Error> {
         let mut cannot = Cannot::default();
         let temporary = std::env::temp_dir();
         let sides = ["a", "b"].map(|name| {
@@ -66,7 +72,7 @@ impl Pair {
             let parent = disk.as_ref().map_or_else(|| temporary.clone(), |disk| disk.path().to_owned());
             Side { disk, parent }
         });
-        let clock = Clock::new(&temporary.join(format!("pgbaton-torture-clock-{}-{seed}", std::process::id())));
+        let clock = Clock::new(&temporary.join(format!("pgbaton-torture-clock-{}-{}", std::process::id(), plan.seed)));
         let clock = clock.map_err(|why| cannot.clock = Some(why.to_string())).ok();
         let primary = Cluster::start(&Binaries::any()?, options(&sides, clock.as_ref())).await?;
         let database = {
@@ -78,7 +84,19 @@ impl Pair {
         let standby = primary.standby_below(&parent).await?;
         let (moved, ports) = (watch::Sender::new(primary.port()), watch::Sender::new([primary.port(), standby.port()]));
         let (standby, cannot) = (Some(standby), Arc::new(cannot));
-        Ok(Pair { primary, standby, on: 0, sides, clock, cannot, database, moved, ports })
+        Ok(Pair {
+            primary,
+            standby,
+            on: 0,
+            sides,
+            clock,
+            cannot,
+            database,
+            folder: plan.folder.clone(),
+            buried: 0,
+            moved,
+            ports,
+        })
     }
 
     /// For those who follow the primary.
@@ -93,21 +111,36 @@ impl Pair {
 
     /// Starts the primary again if it has ended.
     pub(super) async fn see_that_it_runs(&mut self) -> Result<(), Error> {
-        const PATIENCE: Duration = Duration::from_secs(60);
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        loop {
-            if let Ok(admin) = self.primary.admin("postgres").await
-                && within(admin.simple_query("select 1")).await.is_ok()
-            {
-                return Ok(());
+        see_that_it_runs(&mut self.primary).await
+    }
+
+    /// Nothing ails the servers from now on: both file systems have room, the clock is right, the primary runs and waits for
+    /// nobody. All of it is tried, and the first error given.
+    pub(super) async fn heal(&mut self) -> Result<(), Error> {
+        let freed = again(UNDO_WITHIN, || async { self.free() }).await;
+        let set = match &self.clock {
+            Some(clock) => again(UNDO_WITHIN, || async { clock.set("+0") }).await,
+            None => Ok(()),
+        };
+        let runs = self.see_that_it_runs().await;
+        freed.and(set).and(runs).and(self.wait_for_nobody().await)
+    }
+
+    /// There is room again on both file systems.
+    pub(super) fn free(&self) -> Result<(), Error> {
+        self.sides.iter().filter_map(|side| side.disk.as_ref()).try_for_each(Disk::free)
+    }
+
+    /// Commits wait for no standby, and the next standby begins without what the primary was told when it was one itself.
+    pub(super) async fn wait_for_nobody(&self) -> Result<(), Error> {
+        again(UNDO_WITHIN, || async {
+            let admin = self.primary.admin("postgres").await?;
+            for setting in ["primary_conninfo", "synchronous_standby_names"] {
+                within(admin.batch_execute(&format!("alter system reset {setting}"))).await?;
             }
-            // It may be at recovering by itself.
-            let again = self.primary.start_again().await;
-            if again.is_ok() || tokio::time::Instant::now() >= deadline {
-                return again;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+            within(admin.batch_execute("select pg_reload_conf()")).await
+        })
+        .await
     }
 
     /// Whether there is a standby that receives what the primary writes; makes one if not.
@@ -122,47 +155,54 @@ impl Pair {
         Ok(false)
     }
 
-    /// From now on every commit waits for the standby, which has all that was confirmed before.
+    /// From now on every commit waits for the standby, which has all that was confirmed before: also what is confirmed later is
+    /// not lost.
     pub(super) async fn make_synchronous(&self) -> Result<(), Error> {
         let Some(standby) = &self.standby else { return Err(Error::new("there is no standby")) };
         self.primary.wait_for_standby(true).await?;
         self.primary.wait_until_replayed(standby).await
     }
 
-    /// From now on the standby receives nothing: what is committed is lost by the fail-over.
-    pub(super) async fn cut_off(&self) -> Result<(), Error> {
+    /// From now on the standby receives nothing: what is committed is lost by the fail-over, but not what was confirmed before
+    /// the moment that this returns.
+    pub(super) async fn cut_off(&self) -> Result<Nanos, Error> {
         let Some(standby) = &self.standby else { return Err(Error::new("there is no standby")) };
-        standby.cut_off().await
+        let safe = now();
+        self.primary.wait_until_replayed(standby).await?;
+        standby.cut_off().await?;
+        Ok(safe)
     }
 
-    /// The primary crashes, and after a while the standby takes its place. Nothing is left of the old one.
+    /// The primary crashes, and after a while the standby takes its place. Nothing is left of the old one. After an error
+    /// the primary is the same as before, and may be down; there is no standby then.
     pub(super) async fn fail_over(&mut self, after: Duration) -> Result<FailedOver, Error> {
         let Some(standby) = self.standby.take() else { return Err(Error::new("there is no standby")) };
         let from = now();
         self.primary.stop_immediate().await?;
         tokio::time::sleep(after).await;
-        standby.promote().await?;
-        let timeline = timeline(&standby).await?;
+        // Replicas may have met the new timeline as soon as it began: from then on there is no way back.
+        let timeline = again(UNDO_WITHIN, || promoted(&standby)).await?;
+        let to = now();
         let old = std::mem::replace(&mut self.primary, standby);
         self.on = 1 - self.on;
         self.moved.send_replace(self.primary.port());
-        // Its files are many.
-        let removed = tokio::task::spawn_blocking(move || drop(old));
-        removed.await.map_err(|cause| Error::because("removing the old primary", &cause))?;
-        // Copied settings would hold for the next standby.
-        let admin = self.primary.admin("postgres").await?;
-        for setting in ["primary_conninfo", "synchronous_standby_names"] {
-            within(admin.batch_execute(&format!("alter system reset {setting}"))).await?;
-        }
-        within(admin.batch_execute("select pg_reload_conf()")).await?;
-        Ok(FailedOver { from, timeline })
+        self.keep_log(&old);
+        remove(old).await;
+        Ok(FailedOver { from, to, timeline })
+    }
+
+    /// An old primary's log outlives its folder.
+    fn keep_log(&mut self, old: &Cluster) {
+        self.buried += 1;
+        let to = self.folder.join(format!("old-primary-{}.log", self.buried));
+        // Whoever looks for a cause later has one log less, which is not worth a run.
+        let _ = std::fs::copy(old.log(), to);
     }
 
     /// Makes a new standby on the side where none is needed any more.
     pub(super) async fn rebuild(&mut self) -> Result<(), Error> {
         if let Some(old) = self.standby.take() {
-            let removed = tokio::task::spawn_blocking(move || drop(old));
-            removed.await.map_err(|cause| Error::because("removing the old standby", &cause))?;
+            remove(old).await;
         }
         let Some(side) = self.sides.get(1 - self.on) else { return Err(Error::new("there are two sides")) };
         let standby = self.primary.standby_below(&side.parent).await?;
@@ -176,8 +216,9 @@ impl Pair {
     }
 
     /// The logs of both, for whoever looks for a cause.
-    pub(super) fn logs(&self) -> Vec<PathBuf> {
-        [Some(&self.primary), self.standby.as_ref()].into_iter().flatten().map(Cluster::log).collect()
+    pub(super) fn logs(&self) -> Vec<(&'static str, PathBuf)> {
+        let standby = self.standby.as_ref().map(|standby| ("standby", standby.log()));
+        [Some(("primary", self.primary.log())), standby].into_iter().flatten().collect()
     }
 }
 
@@ -197,6 +238,22 @@ fn options(sides: &[Side; 2], clock: Option<&Clock>) -> Options {
         environment: clock.map(|clock| clock.environment(true)).unwrap_or_default(),
         ..Options::default()
     }
+}
+
+/// Its files are many.
+async fn remove(old: Cluster) {
+    // It fails only if dropping panics.
+    let _ = tokio::task::spawn_blocking(move || drop(old)).await;
+}
+
+/// Makes a primary of a standby unless it is one already, and gives its timeline.
+async fn promoted(standby: &Cluster) -> Result<u32, Error> {
+    let admin = standby.admin("postgres").await?;
+    let row = within(admin.query_one("select pg_is_in_recovery()", &[])).await?;
+    if row.try_get::<_, bool>(0).unwrap_or(true) {
+        standby.promote().await?;
+    }
+    timeline(standby).await
 }
 
 async fn timeline(server: &Cluster) -> Result<u32, Error> {

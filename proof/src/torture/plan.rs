@@ -33,7 +33,8 @@ impl SinkKind {
 }
 
 /// How long a replica's lease lasts.
-pub(super) const TTL: Duration = Duration::from_secs(2);
+pub(super) const TTL: Duration = Duration::from_millis(TTL_MS);
+pub(super) const TTL_MS: u64 = 2_000;
 /// The most that a replica's configuration asks for; changed configurations stay below.
 pub(super) const BATCH_MESSAGES: u64 = 200;
 /// The same of a lane's messages that no written position covers yet.
@@ -56,7 +57,11 @@ pub(super) struct Plan {
     pub(super) sink: SinkKind,
     pub(super) replicas: u32,
     /// The faults to draw from.
-    pub(super) kinds: Vec<faults::Kind>,
+    pub(super) kinds: Vec<&'static faults::Unit>,
+    /// The command line that tries the same again.
+    pub(super) command: String,
+    /// Whether it is a long one.
+    pub(super) long: bool,
     pub(super) folder: PathBuf,
     /// Rows of one bulk load.
     pub(super) bulk: u64,
@@ -81,6 +86,12 @@ impl Plan {
         let long = length >= LONG || args.messages.is_some_and(|messages| messages >= 2_000_000);
         let folder = args.folder.clone().map_or_else(|| own_folder(seed), own_by_name)?;
         let seconds = Duration::from_secs;
+        let (bulk, behind) = match (long, args.sink) {
+            (true, SinkKind::Http) => (100_000, 60_000),
+            (true, _) => (1_000_000, 300_000),
+            (false, SinkKind::Http) => (20_000, 20_000),
+            (false, _) => (50_000, 60_000),
+        };
         Ok(Plan {
             seed,
             length,
@@ -89,14 +100,21 @@ impl Plan {
             sink: args.sink,
             replicas: args.replicas,
             kinds: faults::chosen(&args.faults)?,
+            command: command(args, seed),
+            long,
             folder,
-            bulk: if long { 1_000_000 } else { 50_000 },
+            bulk,
             open_for: if long { seconds(180) } else { seconds(25) },
-            behind: if long { 300_000 } else { 60_000 },
+            behind,
             segment: if long { seconds(60) } else { seconds(20) },
-            drain_within: if long { seconds(240) } else { seconds(90) },
+            drain_within: drain_within(args.sink, bulk, behind),
             gap: Duration::from_millis(if long { 3_500 } else { 2_500 }),
         })
+    }
+
+    /// Whether this kind of fault is among those to be drawn.
+    pub(super) fn draws(&self, kind: &str) -> bool {
+        self.kinds.iter().any(|drawn| drawn.name == kind)
     }
 
     /// A stream of random numbers of its own for each purpose, so that what one draws does not change what another one gets.
@@ -108,6 +126,32 @@ impl Plan {
         }
         StdRng::seed_from_u64(hash)
     }
+}
+
+/// How long the rest may take after the last fault: until all have their leases again, and then what writers may be ahead by
+/// and two bulk loads, at the pace of a slow machine.
+fn drain_within(sink: SinkKind, bulk: u64, behind: i64) -> Duration {
+    let a_second = match sink {
+        SinkKind::Http if cfg!(debug_assertions) => 500,
+        SinkKind::Http => 1_500,
+        SinkKind::Postgres | SinkKind::File => 4_000,
+    };
+    Duration::from_secs(60 + (2 * bulk + 2 * behind.unsigned_abs()) / a_second)
+}
+
+/// What a person enters to have the same again. Neither `--json` nor `--folder` change what happens.
+fn command(args: &Args, seed: u64) -> String {
+    let mut words =
+        vec![format!("./dev torture --seed {seed} --sink {} --replicas {}", args.sink.name(), args.replicas)];
+    words.extend(args.minutes.map(|minutes| format!("--minutes {minutes}")));
+    words.extend(args.messages.map(|messages| format!("--messages {messages}")));
+    if args.faults_min > 0 {
+        words.push(format!("--faults-min {}", args.faults_min));
+    }
+    if !args.faults.is_empty() {
+        words.push(format!("--faults {}", args.faults.join(",")));
+    }
+    words.join(" ")
 }
 
 /// A new one for this run.
@@ -149,33 +193,63 @@ pub(super) fn millis(random: &mut StdRng, least: u64, most: u64) -> Duration {
 mod tests {
     use super::*;
 
-    #[test]
-    fn each_purpose_has_a_stream_of_its_own_that_the_seed_decides() {
-        let plan = |seed| {
-            let folder = std::env::temp_dir();
-            let (kinds, second) = (Vec::new(), Duration::from_secs(1));
-            let (sink, replicas, messages, faults, bulk, behind) = (SinkKind::File, 3, 0, 0, 0, 0);
-            let (length, open_for, segment, drain_within, gap) = (second, second, second, second, second);
+    impl Plan {
+        pub(in crate::torture) fn for_tests(seed: u64, sink: SinkKind) -> Plan {
+            let second = Duration::from_secs(1);
             Plan {
                 seed,
-                length,
-                messages,
-                faults,
+                length: second,
+                messages: 0,
+                faults: 0,
                 sink,
-                replicas,
-                kinds,
-                folder,
-                bulk,
-                open_for,
-                behind,
-                segment,
-                drain_within,
-                gap,
+                replicas: 3,
+                kinds: faults::chosen(&[]).unwrap(),
+                command: String::new(),
+                long: false,
+                folder: std::env::temp_dir(),
+                bulk: 0,
+                open_for: second,
+                behind: 0,
+                segment: second,
+                drain_within: second,
+                gap: second,
             }
-        };
+        }
+    }
+
+    #[test]
+    fn each_purpose_has_a_stream_of_its_own_that_the_seed_decides() {
+        let plan = |seed| Plan::for_tests(seed, SinkKind::File);
         let draw = |seed, purpose, number| plan(seed).random(purpose, number).random::<u64>();
         assert_eq!(draw(1, "faults", 0), draw(1, "faults", 0));
         let others = [draw(2, "faults", 0), draw(1, "replica", 0), draw(1, "faults", 1)];
         assert!(others.iter().all(|other| *other != draw(1, "faults", 0)));
+    }
+
+    #[test]
+    fn what_a_person_enters_to_have_the_same_again_says_all_that_decides() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: Args,
+        }
+        let parse = |line: &str| <Line as clap::Parser>::parse_from(line.split_whitespace()).args;
+        let line =
+            "torture --sink http --replicas 2 --minutes 0.5 --messages 7 --faults-min 3 --faults kill,cut --json";
+        let said = command(&parse(line), 42);
+        assert_eq!(
+            said,
+            "./dev torture --seed 42 --sink http --replicas 2 --minutes 0.5 --messages 7 --faults-min 3 --faults kill,cut"
+        );
+        let again = parse(said.trim_start_matches("./dev "));
+        assert_eq!(command(&again, 42), said);
+        assert_eq!(again.seed, Some(42));
+    }
+
+    #[test]
+    fn a_bulk_load_and_the_rest_have_time_enough_to_be_delivered() {
+        let seconds = |sink, bulk, behind| drain_within(sink, bulk, behind).as_secs();
+        assert!(seconds(SinkKind::Postgres, 1_000_000, 300_000) > 1_300_000 / 5_000 + 60);
+        assert!(seconds(SinkKind::Http, 100_000, 60_000) > 160_000 / 2_000 + 60);
     }
 }

@@ -3,14 +3,19 @@
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_postgres::Client;
 
 use crate::Error;
 use crate::fixture::{MIGRATE, PRODUCER, RELAY, connect};
+use crate::servers::Cluster;
 
 /// A server that takes longer to answer stands still.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long the end of a fault, and what is asked when all is calm, is tried.
+pub(super) const UNDO_WITHIN: Duration = Duration::from_secs(90);
 /// The superuser.
 pub(super) const ADMIN: &str = "postgres";
 
@@ -56,6 +61,42 @@ impl Primary {
             Ok(connected) => connected,
             Err(_) => Err(Error::new("the primary does not answer")),
         }
+    }
+}
+
+/// Starts a server again if it has ended.
+pub(super) async fn see_that_it_runs(server: &mut Cluster) -> Result<(), Error> {
+    let deadline = Instant::now() + UNDO_WITHIN;
+    loop {
+        let asked = async {
+            let admin = server.admin(ADMIN).await?;
+            within(admin.simple_query("select 1")).await
+        };
+        if timeout(PATIENCE, asked).await.is_ok_and(|answer| answer.is_ok()) {
+            return Ok(());
+        }
+        // It may be at recovering by itself.
+        let again = server.start_again().await;
+        if again.is_ok() || Instant::now() >= deadline {
+            return again;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Tries until it succeeds; after this time it gives the last error. Each try ends within the patience, too.
+pub(super) async fn again<T, Try>(patience: Duration, mut attempt: impl FnMut() -> Try) -> Result<T, Error>
+where
+    Try: Future<Output = Result<T, Error>>,
+{
+    let deadline = Instant::now() + patience;
+    loop {
+        let tried = timeout(patience, attempt()).await;
+        let tried = tried.unwrap_or_else(|_| Err(Error::new(format!("no answer within {patience:?}"))));
+        if tried.is_ok() || Instant::now() >= deadline {
+            return tried;
+        }
+        tokio::time::sleep(PAUSE).await;
     }
 }
 

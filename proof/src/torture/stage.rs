@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use checker::history::{Event, Run};
 use tokio::sync::{Mutex, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::book::Book;
 use super::destination::Destination;
@@ -13,8 +13,8 @@ use super::fleet::{Common, Fleet};
 use super::log::Log;
 use super::pace;
 use super::pair::{Cannot, Pair};
-use super::plan::{BATCH_MESSAGES, IN_FLIGHT, Plan, SinkKind, TTL};
-use super::primary::{Primary, within};
+use super::plan::{BATCH_MESSAGES, IN_FLIGHT, Plan, SinkKind, TTL, TTL_MS};
+use super::primary::{Primary, UNDO_WITHIN, again, within};
 use crate::Error;
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -47,10 +47,10 @@ impl Stage {
             exactly_once: plan.sink == SinkKind::Postgres,
             in_flight: IN_FLIGHT,
             batch_messages: BATCH_MESSAGES,
-            ttl_ms: u64::try_from(TTL.as_millis()).unwrap_or(u64::MAX),
+            ttl_ms: TTL_MS,
             drain_within_ms: u64::try_from(plan.drain_within.as_millis()).unwrap_or(u64::MAX),
         }));
-        let pair = Pair::start(plan.seed).await?;
+        let pair = Pair::start(&plan).await?;
         let primary = pair.followed();
         let database = primary.operator(Duration::from_secs(30))?;
         let retention = Some(Duration::ZERO);
@@ -93,59 +93,86 @@ impl Stage {
         let _ = timeout(length, calm.wait_for(|calm| *calm)).await;
     }
 
-    /// Waits until every lane has dealt with everything. False if nothing more was dealt with for as long as all of it may take,
-    /// or if that took very much longer.
-    pub(super) async fn drained(&self) -> Result<bool, Error> {
+    /// Nothing of any fault stays in force, whatever became of its own end. What does is found.
+    pub(super) async fn heal(&self) {
+        let servers = async { self.pair.lock().await.heal().await };
+        self.log.find_failure("healing the servers", servers.await);
+        self.log.find_failure("healing the sink", self.destination.heal().await);
+        for post in &self.fleet.posts {
+            self.log.find_failure("healing a replica", post.heal().await);
+        }
+    }
+
+    /// Waits until every lane has dealt with everything, for as long after calm as the history says that it may take. False if
+    /// that was not enough. A server that does not answer is one that has not delivered yet.
+    pub(super) async fn drained(&self, calm: Instant) -> bool {
+        // The history says so in time, too.
+        let deadline = calm + self.plan.drain_within.saturating_sub(Duration::from_secs(1));
+        let asked = timeout_at(deadline, async {
+            let last = loop {
+                if let Ok(last) = self.last_transaction().await {
+                    break last;
+                }
+                tokio::time::sleep(LOOK_EVERY).await;
+            };
+            while !self.has_passed(&last).await.unwrap_or_default() {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        });
+        let drained = asked.await.is_ok();
+        if !drained {
+            let progress = pace::look(&self.primary).await;
+            self.log.find(format!("not all was delivered {:?} after calm: {progress:?}", self.plan.drain_within));
+        }
+        drained
+    }
+
+    async fn last_transaction(&self) -> Result<String, Error> {
         let admin = self.primary.admin().await?;
         let row = within(admin.query_one("select pg_current_xact_id()::text", &[])).await?;
-        let last: String = row.try_get(0).map_err(|cause| Error::because("reading a transaction id", &cause))?;
+        row.try_get(0).map_err(|cause| Error::because("reading a transaction id", &cause))
+    }
+
+    /// Whether every lane has dealt with all that was committed when this transaction id was given out. A lane without news
+    /// writes no position: then it has read up to the outbox's last number, and nobody whom its S saw running has written.
+    async fn has_passed(&self, last: &str) -> Result<bool, Error> {
         let sql = format!(
-            "select count(*) = (select count(*) from pgbaton.lane) from pgbaton.newest n
-             where pg_snapshot_xmin(n.consumed) > '{last}'::xid8"
+            "select count(*) = (select count(*) from pgbaton.lane) from pgbaton.newest n, pgbaton.outbox_id_seq q
+             where pg_snapshot_xmin(n.consumed) > '{last}'::xid8
+                or (n.target is null and n.floor >= q.last_value and not exists (
+                      select from pg_snapshot_xip(n.consumed) x(xid) join pgbaton.outbox o on o.xid = x.xid))"
         );
-        let began = Instant::now();
-        let (mut moved, mut before) = (began, (0, 0));
-        loop {
-            let admin = self.primary.admin().await?;
-            let row = within(admin.query_one(&sql, &[])).await?;
-            if row.try_get::<_, bool>(0).unwrap_or_default() {
-                return Ok(true);
-            }
-            let now = (pace::look(&self.primary).await?.passed, self.destination.fill().await?);
-            if now != before {
-                (moved, before) = (Instant::now(), now);
-            }
-            let within = self.plan.drain_within;
-            if moved.elapsed() > within || began.elapsed() > within * 4 {
-                return Ok(false);
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
+        let admin = self.primary.admin().await?;
+        let row = within(admin.query_one(&sql, &[])).await?;
+        row.try_get(0).map_err(|cause| Error::because("asking whether all is delivered", &cause))
     }
 
     /// Tells what the database itself knows to be committed.
     pub(super) async fn tell_ledger(&self) -> Result<usize, Error> {
-        let failed = |cause| Error::because("reading the ledger", &cause);
-        let admin = self.primary.admin().await?;
-        let rows = within(admin.query("select transaction from shop.ledger order by 1", &[])).await?;
-        let numbers = rows.iter().map(|row| row.try_get::<_, i64>(0).map(i64::unsigned_abs));
-        let transactions = numbers.collect::<Result<Vec<u64>, _>>().map_err(failed)?;
+        let transactions = again(UNDO_WITHIN, || self.ledger()).await?;
         for transactions in transactions.chunks(TOLD_AT_ONCE) {
             self.log.book.tell(Event::Ledger { transactions: transactions.to_vec() });
         }
         Ok(transactions.len())
     }
 
-    /// Copies the servers' logs into the run's folder.
-    pub(super) async fn keep_logs(&self) -> Result<(), Error> {
+    async fn ledger(&self) -> Result<Vec<u64>, Error> {
+        let admin = self.primary.admin().await?;
+        let rows = within(admin.query("select transaction from shop.ledger order by 1", &[])).await?;
+        let numbers = rows.iter().map(|row| row.try_get::<_, i64>(0).map(i64::unsigned_abs));
+        numbers.collect::<Result<Vec<u64>, _>>().map_err(|cause| Error::because("reading the ledger", &cause))
+    }
+
+    /// Copies the servers' logs into the run's folder. Those of old primaries are there.
+    pub(super) async fn keep_logs(&self) {
         let mut logs = self.pair.lock().await.logs();
         if let Destination::Inbox { cluster, .. } = self.destination.as_ref() {
-            logs.push(cluster.lock().await.log());
+            logs.push(("inbox", cluster.lock().await.log()));
         }
-        for (name, log) in ["primary", "standby", "inbox"].iter().zip(logs) {
-            let to = self.plan.folder.join(format!("{name}.log"));
-            std::fs::copy(&log, &to).map_err(|cause| Error::because(format!("keeping {}", log.display()), &cause))?;
+        for (name, log) in logs {
+            let copied = std::fs::copy(&log, self.plan.folder.join(format!("{name}.log")));
+            let copied = copied.map_err(|cause| Error::because(format!("keeping {}", log.display()), &cause));
+            self.log.find_failure("keeping logs", copied.map(drop));
         }
-        Ok(())
     }
 }

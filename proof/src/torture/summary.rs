@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -14,8 +15,9 @@ use super::writers::Written;
 /// All figures.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
-    /// `--seed` tries the same again.
     pub(super) seed: u64,
+    /// The command line that tries the same again.
+    pub(super) command: String,
     pub(super) sink: SinkKind,
     pub(super) replicas: u32,
     /// Of writing and hurting, without the end.
@@ -31,8 +33,12 @@ pub(super) struct Summary {
     pub(super) drain_seconds: f64,
     pub(super) faults_done: usize,
     pub(super) faults: BTreeMap<&'static str, Count>,
+    /// How often a process stopped or killed itself at each fail point.
+    pub(super) at_points: BTreeMap<String, u32>,
     /// Kinds that could not be done on this machine, or with this sink, and why.
     pub(super) not_done: BTreeMap<&'static str, String>,
+    /// What some faults brought about that others of their kind did not.
+    pub(super) effects: BTreeMap<&'static str, u32>,
     /// Why faults failed that were begun: the last reason of each kind.
     pub(super) failures: BTreeMap<&'static str, String>,
     /// What must not be and does not show in the history.
@@ -49,7 +55,33 @@ pub(super) fn not_done(stage: &Stage) -> BTreeMap<&'static str, String> {
     kinds.filter_map(|kind| Some((kind.name, faults::impossible(kind, stage)?))).collect()
 }
 
+/// A kind that always fails, or always has something in its way, shows nothing.
+pub(super) fn find_kinds_that_never_came(stage: &Stage) {
+    let counts = stage.log.counts();
+    let possible = stage.plan.kinds.iter().filter(|unit| faults::impossible(unit, stage).is_none());
+    for unit in possible.filter(|unit| counts.get(unit.name).is_none_or(|count| count.done == 0)) {
+        stage.log.find(format!("{} never took place", unit.name));
+    }
+}
+
 impl Summary {
+    /// What a long run has to have seen besides all faults.
+    pub(super) fn find_what_never_happened(&mut self) {
+        if self.written.bulk_loads == 0 {
+            self.findings.push("no bulk load was committed".to_owned());
+        }
+        if self.verdict.as_ref().is_some_and(|verdict| verdict.counts.emptied == 0) {
+            self.findings.push("no segment was emptied".to_owned());
+        }
+    }
+
+    /// With the word on the whole.
+    pub(super) fn concluded(mut self) -> Summary {
+        let passed = self.verdict.as_ref().is_some_and(|verdict| verdict.passed);
+        self.flawless = passed && self.drained && self.findings.is_empty();
+        self
+    }
+
     /// For people.
     pub(super) fn table(&self) -> String {
         let mut text = format!(
@@ -72,13 +104,23 @@ impl Summary {
         ] {
             let _ = writeln!(text, "  {name:<28} {number:>12}");
         }
-        for (kind, Count { done, not_then, failed }) in &self.faults {
-            let _ = write!(text, "    {kind:<26} {done:>12}");
+        for (kind, Count { done, not_then, failed, longest_ms }) in &self.faults {
+            let _ = write!(
+                text,
+                "    {kind:<26} {done:>12}   at most {:.1} s",
+                Duration::from_millis(*longest_ms).as_secs_f64()
+            );
             let _ = match (not_then, failed) {
                 (0, 0) => writeln!(text),
-                (_, 0) => writeln!(text, "   {not_then} times something else was in the way"),
-                _ => writeln!(text, "   {not_then} times something else was in the way, {failed} failed"),
+                (_, 0) => writeln!(text, ", {not_then} times something else was in the way"),
+                _ => writeln!(text, ", {not_then} times something else was in the way, {failed} failed"),
             };
+        }
+        for (point, done) in &self.at_points {
+            let _ = writeln!(text, "    {point:<36} {done:>2}");
+        }
+        for (what, count) in &self.effects {
+            let _ = writeln!(text, "  {what}: {count} times");
         }
         for (kind, why) in &self.not_done {
             let _ = writeln!(text, "  not done here: {kind}: {why}");
@@ -86,6 +128,7 @@ impl Summary {
         for (kind, why) in &self.failures {
             let _ = writeln!(text, "  failed: {kind}: {why}");
         }
+        let _ = writeln!(text, "  the same again: {}", self.command);
         let drained = if self.drained { "all delivered" } else { "NOT ALL DELIVERED" };
         let _ = writeln!(text, "  {drained} {:.1} s after the last fault", self.drain_seconds);
         for finding in &self.findings {

@@ -12,20 +12,21 @@ mod work;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_postgres::Client;
 
 use super::book::Book;
+use super::log::lock;
 use super::pace::Pace;
 use super::plan::{KEYS, Plan};
-use super::primary::Primary;
+use super::primary::{Primary, again, within};
 use crate::Error;
 use crate::fixture::PRODUCER;
 use desk::Desk;
@@ -38,11 +39,18 @@ const TASKS: [(Kind, u64); 4] = [(Kind::Small, 8), (Kind::Rows, 2), (Kind::Bulk,
 const PATIENCE: Duration = Duration::from_secs(90);
 const SWEEP_EVERY: Duration = Duration::from_secs(3);
 
+/// What is left of writers.
+const LEFT: &str = "
+    select (select count(*) from pg_prepared_xacts where database = current_database())
+         + (select count(*) from pg_stat_activity where datname = current_database() and usename = $1)";
+
 /// How a transaction ended, as far as its writer knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     /// With so many messages.
     Committed(u64),
+    /// With so many messages, unless a crash undoes it: only the ledger knows.
+    CommittedLazily(u64),
     RolledBack,
     /// Only the ledger knows.
     Unsure,
@@ -75,7 +83,7 @@ struct Shared {
     /// Prepared transactions that somebody stays with.
     living: Mutex<HashSet<u64>>,
     written: Mutex<Written>,
-    /// Messages, for the pace.
+    /// Messages, for the pace: those of lazy commits count, too.
     committed: Arc<AtomicU64>,
     /// What a writer last met.
     trouble: Mutex<String>,
@@ -118,8 +126,8 @@ impl Writers {
         let mut tasks = JoinSet::new();
         for (kind, count) in TASKS {
             for number in 0..count {
-                let random = plan.random(&format!("{kind:?}"), number);
-                tasks.spawn(write(kind, plan.clone(), Arc::clone(&shared), random));
+                let task = Task { kind, number, plan: plan.clone() };
+                tasks.spawn(task.write(Arc::clone(&shared)));
             }
         }
         tasks.spawn(sweep(Arc::clone(&shared)));
@@ -135,36 +143,29 @@ impl Writers {
         lock(&self.shared.trouble).clone()
     }
 
-    /// Ends them: what is open is ended soon, and what is prepared is ended for good.
-    pub(super) async fn stop(mut self) -> Result<Written, Error> {
+    /// Ends them: what is open is ended soon, and what is prepared is ended for good. What they have written is given in any
+    /// case, and with it what went wrong.
+    pub(super) async fn stop(mut self) -> (Written, Result<(), Error>) {
         self.stop.send_replace(true);
-        while let Some(ended) = self.tasks.join_next().await {
-            ended.map_err(|cause| Error::because("a writer", &cause))?;
+        let mut ended = Ok(());
+        while let Some(task) = self.tasks.join_next().await {
+            ended = ended.and(task.map_err(|cause| Error::because("a writer", &cause)));
         }
-        self.shared.book.whole()?;
-        self.at_rest().await?;
-        Ok(self.written())
+        let rest = self.at_rest().await;
+        (self.written(), ended.and(self.shared.book.whole()).and(rest))
     }
 
     /// Returns once no backend of a writer is left, and nothing is prepared.
     async fn at_rest(&self) -> Result<(), Error> {
-        let sql = format!(
-            "select (select count(*) from pg_prepared_xacts where database = current_database())
-                  + (select count(*) from pg_stat_activity where datname = current_database() and usename = '{PRODUCER}')"
-        );
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        again(PATIENCE, || async {
             phases::sweep(&self.shared.primary, &HashSet::new()).await?;
             let admin = self.shared.primary.admin().await?;
-            let row = super::primary::within(admin.query_one(&sql, &[])).await?;
-            if row.try_get::<_, i64>(0).is_ok_and(|left| left == 0) {
-                return Ok(());
+            match within(admin.query_one(LEFT, &[&PRODUCER])).await?.try_get::<_, i64>(0) {
+                Ok(0) => Ok(()),
+                _ => Err(Error::new("writers have ended, and their transactions have not")),
             }
-            if Instant::now() >= deadline {
-                return Err(Error::new("writers have ended, and their transactions have not"));
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        })
+        .await
     }
 }
 
@@ -182,34 +183,58 @@ impl Shared {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// One of the writers of a kind.
+struct Task {
+    kind: Kind,
+    number: u64,
+    plan: Plan,
 }
 
-/// One task: transaction after transaction, over as many connections as it takes.
-async fn write(kind: Kind, plan: Plan, shared: Arc<Shared>, mut random: StdRng) {
-    let lock_timeout = if kind == Kind::Small { Duration::from_millis(500) } else { Duration::from_secs(10) };
-    let mut desk = None;
-    while !shared.stopped() {
-        shared.rest(kind.pause(&plan, &shared.pace, &mut random)).await;
-        if !shared.pace.allows(kind.pressure(), &shared.stop).await {
-            continue;
+impl Task {
+    /// Transaction after transaction, over as many connections as it takes. What they are follows from the seed alone: how
+    /// often it has to wait for leave, or for a server, changes nothing but the pauses.
+    async fn write(self, shared: Arc<Shared>) {
+        let kind = self.kind;
+        let (mut draws, mut pauses) = (self.random("work"), self.random("pauses"));
+        let lock_timeout = if kind == Kind::Small { Duration::from_millis(500) } else { Duration::from_secs(10) };
+        let mut desk = None;
+        while !shared.stopped() {
+            let work = kind.draw(&self.plan, &mut draws);
+            let Some(open) = self.desk(desk, lock_timeout, &shared, &mut pauses).await else { return };
+            desk = attempt(&shared, open, kind, &work).await;
         }
-        if desk.as_ref().is_none_or(|desk: &Desk| desk.client.is_closed()) {
+    }
+
+    fn random(&self, purpose: &str) -> StdRng {
+        self.plan.random(&format!("{:?} {purpose}", self.kind), self.number)
+    }
+
+    /// Pauses, waits for leave, and gives a connection that works, this one if it does. None once writers are to end.
+    async fn desk(
+        &self,
+        mut desk: Option<Desk>,
+        lock_timeout: Duration,
+        shared: &Shared,
+        pauses: &mut StdRng,
+    ) -> Option<Desk> {
+        while !shared.stopped() {
+            shared.rest(self.kind.pause(&self.plan, &shared.pace, pauses)).await;
+            if !shared.pace.allows(self.kind.pressure(), &shared.stop).await {
+                continue;
+            }
+            if let Some(open) = desk.take_if(|desk| !desk.client.is_closed()) {
+                return Some(open);
+            }
             let opened = async { Desk::open(shared.primary.producer().await?, lock_timeout).await };
             match opened.await {
-                Ok(opened) => desk = Some(opened),
+                Ok(opened) => return Some(opened),
                 Err(error) => {
                     shared.met(&error.to_string());
                     tokio::time::sleep(Duration::from_millis(50)).await;
-                    continue;
                 }
             }
         }
-        let work = kind.draw(&plan, &mut random);
-        if let Some(open) = desk.take() {
-            desk = attempt(&shared, open, kind, &work).await;
-        }
+        None
     }
 }
 
@@ -247,7 +272,7 @@ async fn attempt(shared: &Shared, desk: Desk, kind: Kind, work: &Work) -> Option
         (ended, _) => ended,
     };
     lock(&shared.living).remove(&number);
-    if let Ended::Committed(messages) = ended {
+    if let Ended::Committed(messages) | Ended::CommittedLazily(messages) = ended {
         shared.committed.fetch_add(messages, Ordering::Relaxed);
     }
     lock(&shared.written).count(ended, kind);
@@ -263,7 +288,7 @@ impl Written {
                 self.bulk_loads += u64::from(kind == Kind::Bulk);
             }
             Ended::RolledBack => self.rolled_back += 1,
-            Ended::Unsure | Ended::Prepared { .. } => self.unsure += 1,
+            Ended::CommittedLazily(_) | Ended::Unsure | Ended::Prepared { .. } => self.unsure += 1,
         }
     }
 }

@@ -91,7 +91,7 @@ struct Story {
 impl Story {
     fn of(records: &[Record]) -> Story {
         let mut story = Story::default();
-        let mut under_way: BTreeMap<Grant, Vec<String>> = BTreeMap::new();
+        let (mut under_way, mut written) = (BTreeMap::<Grant, Vec<String>>::new(), BTreeSet::new());
         for Record { t, event } in records {
             assert!(!story.left, "{event:?} after it left");
             match event {
@@ -108,15 +108,20 @@ impl Story {
                     assert!(*replica == story.replica && sent < t);
                     story.claimed.extend(grants.iter().cloned());
                 }
-                Event::Released { grants, .. } => story.released.extend(grants.iter().cloned()),
-                Event::Publish { grant, batch, ids, .. } => {
+                Event::Released { grants, settled: true, .. } => story.released.extend(grants.iter().cloned()),
+                Event::Publish { grant, timeline: 1, batch, ids, .. } => {
                     assert!(story.claimed.contains(grant) && !story.released.contains(grant), "{grant:?}");
                     assert!(*t < story.until, "a publish after the lease");
                     assert!(story.published.insert(grant.clone(), *batch).is_none_or(|before| before + 1 == *batch));
                     assert!(under_way.insert(grant.clone(), ids.clone()).is_none());
                 }
+                Event::Writing { grant, looked, .. } => {
+                    assert!(under_way.contains_key(grant) && *looked < story.until && looked < t, "{grant:?}");
+                    written.insert(grant.clone());
+                }
                 Event::Answered { grant, batch, answer, .. } => {
                     let ids = under_way.remove(grant).unwrap();
+                    assert!(written.remove(grant), "nobody looked at the clock");
                     assert_eq!((answer.as_str(), story.published.get(grant)), (&*"d".repeat(ids.len()), Some(batch)));
                     story.delivered.extend(ids);
                 }

@@ -3,17 +3,18 @@
 //! A [`Scene`] is one database, one relay of some replicas, and messages whose commit order is known. Its replicas are the wrong
 //! executable and its schema is the wrong one's, or both are those that all tests use.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use checker::Verdict;
 use checker::history::{Event, Phase, Run};
 use proof::fixture::{self, Fixture, connect, finish, toml_text};
 use proof::process::Process;
 use proof::servers::{Cluster, shared};
-use proof::torture::book::Book;
+use proof::torture::book::{self, Book};
 use tokio_postgres::Client;
 use writer::Written;
 
@@ -31,37 +32,54 @@ mod writer;
 /// How long the leases of replicas last here.
 const TTL: Duration = Duration::from_secs(2);
 
-/// What a wrong relay has not delivered so long after the last message it never will.
+/// A sentinel that has not arrived by then may be lost itself: another one is sent.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Two tests of each wrong relay: the checker's verdict names this check; for the right one it names none.
+/// The first key of sentinels.
+const SENTINELS: u32 = 1_000;
+
+/// Two tests of each wrong relay: of each of these checks the verdict lists a violation that says this, and of no other ones
+/// than those `beside`; for the right one it lists none.
 macro_rules! caught {
-    ($($module:ident::$name:ident = $relay:literal by $check:literal),+ $(,)?) => { $(
+    ($($module:ident::$name:ident = $relay:literal by [$($by:expr),+] beside [$($beside:literal),*]),+ $(,)?) => { $(
         mod $name {
             #[tokio::test]
             async fn is_caught() {
-                let found = super::$module::$name(Some($relay)).await;
-                assert!(found.contains(&$check.to_owned()), "expected {}, found {found:?}", $check);
+                super::is_caught(&super::$module::$name(Some($relay)).await, &[$($by),+], &[$($beside),*]);
             }
             #[tokio::test]
             async fn the_right_one_is_not() {
-                let found = super::$module::$name(None).await;
-                assert!(found.is_empty(), "{found:?}");
+                let verdict = super::$module::$name(None).await;
+                assert!(verdict.passed, "{:?}", verdict.violated);
             }
         }
     )+ };
 }
 
+fn is_caught(verdict: &Verdict, by: &[(&str, &str)], beside: &[&str]) {
+    for (check, says) in by {
+        let mut listed = verdict.violations.iter().filter(|violation| violation.check.name() == *check);
+        assert!(listed.any(|violation| violation.text.contains(says)), "no violation of {check} says: {says}");
+    }
+    let expected = |check: &&str| by.iter().any(|(name, _)| name == check) || beside.contains(check);
+    let others: Vec<&str> =
+        verdict.violated.keys().map(|check| check.name()).filter(|check| !expected(check)).collect();
+    assert!(others.is_empty(), "{others:?} found something, too");
+}
+
 caught! {
-    leases::renews_after_expiry = "renews-after-expiry" by "lease",
-    leases::acknowledges_without_the_epoch = "acknowledges-without-the-epoch" by "repeats",
-    reading::reads_by_id = "reads-by-id" by "lost",
-    reading::orders_by_xid = "orders-by-xid" by "order",
-    reading::takes_a_floor_too_new = "floor-too-new" by "lost",
-    segments::empties_what_is_needed = "empties-what-is-needed" by "lost",
-    failover::keeps_positions = "keeps-positions-over-a-failover" by "lost",
-    classic::publishes_after_its_locks = "classic" by "repeats",
-    clock::expires_by_the_servers_clock = "expires-by-the-servers-clock" by "exclusive",
+    leases::renews_after_expiry = "renews-after-expiry" by [("lease", "after its lease")] beside [],
+    leases::acknowledges_without_the_epoch = "acknowledges-without-the-epoch"
+        by [("positions", " fell: batch "), ("repeats", "after a position that covers it was confirmed")] beside [],
+    reading::reads_by_id = "reads-by-id" by [("lost", "and was never published")] beside [],
+    reading::orders_by_xid = "orders-by-xid" by [("order", "which was committed after it")] beside [],
+    reading::takes_a_floor_too_new = "floor-too-new" by [("lost", "and was never published")] beside [],
+    segments::empties_what_is_needed = "empties-what-is-needed" by [("lost", "was emptied after it was written")] beside [],
+    failover::keeps_positions = "keeps-positions-over-a-failover" by [("lost", "and was never published")] beside [],
+    classic::publishes_after_its_locks = "classic" by [("repeats", "arrived 2 times")]
+        // It has no lanes and no leases: both replicas tell of one lane, which none was given.
+        beside ["in_flight", "exclusive", "lease"],
+    clock::expires_by_the_servers_clock = "expires-by-the-servers-clock" by [("exclusive", "was taken")] beside [],
 }
 
 /// Where messages go.
@@ -80,9 +98,16 @@ struct Scene {
     admin: Client,
     wrong: Option<&'static str>,
     sink: Sink,
+    ttl: Duration,
+    /// More of the relay's configuration.
+    more: &'static str,
+    /// How many its replicas have started with; none for the classic relay.
+    lanes: usize,
     /// Of the histories.
     folder: PathBuf,
     book: Book,
+    /// Of books that are no replica's, besides the stage's.
+    others: Vec<book::Count>,
     written: Written,
     replicas: BTreeMap<String, Process>,
 }
@@ -90,10 +115,10 @@ struct Scene {
 impl Scene {
     /// On the server that all tests share.
     async fn new(wrong: Option<&'static str>, sink: Sink) -> Scene {
-        Scene::on(shared(15).await.unwrap(), wrong, sink).await
+        Scene::on(shared(15).await.unwrap(), wrong, sink, TTL).await
     }
 
-    async fn on(cluster: &Cluster, wrong: Option<&'static str>, sink: Sink) -> Scene {
+    async fn on(cluster: &Cluster, wrong: Option<&'static str>, sink: Sink, ttl: Duration) -> Scene {
         let (mut fixture, mut more) = (Fixture::unmigrated(cluster).await.unwrap(), "");
         if let Some(name) = wrong {
             fixture = fixture.with_executable(proof::wrong::executable().unwrap());
@@ -120,11 +145,25 @@ impl Scene {
             exactly_once: sink == Sink::Inbox,
             in_flight: 20,
             batch_messages: 5,
-            ttl_ms: u64::try_from(TTL.as_millis()).unwrap(),
+            ttl_ms: u64::try_from(ttl.as_millis()).unwrap(),
             drain_within_ms: u64::try_from(SOON.as_millis()).unwrap(),
         }));
         let (dsn, written, replicas) = (fixture.admin_dsn().to_owned(), Written::default(), BTreeMap::new());
-        Scene { fixture, dsn, admin, wrong, sink, folder, book, written, replicas }
+        Scene {
+            fixture,
+            dsn,
+            admin,
+            wrong,
+            sink,
+            ttl,
+            more: "",
+            lanes: 0,
+            folder,
+            book,
+            others: Vec::new(),
+            written,
+            replicas,
+        }
     }
 
     /// The outbox is there from now on.
@@ -135,13 +174,15 @@ impl Scene {
 
     /// Starts a replica with so many lanes and these fail points.
     async fn start(&mut self, name: &str, lanes: usize, faults: &str) {
+        self.lanes = lanes;
         let sink = match self.sink {
             Sink::Inbox => self.fixture.inbox_sink("app.inbox"),
             Sink::Files => format!("{{ type = \"file\", path = {} }}", toml_text(&self.file(name).to_string_lossy())),
         };
         let relays = format!(
-            "[lease]\nttl = \"{}ms\"\n[relays.orders]\nlanes = {lanes}\nin_flight = 20\nbatch_messages = 5\nsink = {sink}",
-            TTL.as_millis()
+            "[lease]\nttl = \"{}ms\"\n[relays.orders]\nlanes = {lanes}\nin_flight = 20\nbatch_messages = 5\n{}\nsink = {sink}",
+            self.ttl.as_millis(),
+            self.more
         );
         let history = self.folder.join(format!("{name}.history"));
         let environment = [
@@ -198,6 +239,12 @@ impl Scene {
         assert!(replica.wait(SOON).await.unwrap().success());
     }
 
+    /// How many events of this kind a process has told of.
+    fn told(&self, name: &str, event: &str) -> usize {
+        let told = fs::read_to_string(self.folder.join(format!("{name}.history"))).unwrap();
+        told.matches(&format!("\"event\":\"{event}\"")).count()
+    }
+
     fn file(&self, replica: &str) -> PathBuf {
         self.fixture.folder().join(format!("{replica}.jsonl"))
     }
@@ -216,6 +263,19 @@ impl Scene {
         BTreeMap::from([("app.inbox".to_owned(), rows.iter().map(|row| row.get(0)).collect())])
     }
 
+    /// The first key from this one on of each lane.
+    async fn key_of_each_lane(&self, from: u32) -> BTreeSet<u32> {
+        let sql = "select hashtextextended($1 collate \"C\", 0) & ($2::bigint - 1)";
+        let lanes = i64::try_from(self.lanes).unwrap();
+        let (mut keys, mut key) = (BTreeMap::new(), from);
+        while keys.len() < self.lanes {
+            let lane: i64 = self.admin.query_one(sql, &[&writer::name(key), &lanes]).await.unwrap().get(0);
+            keys.entry(lane).or_insert(key);
+            key += 1;
+        }
+        keys.into_values().collect()
+    }
+
     /// How many of the committed messages have not arrived.
     async fn missing(&self) -> usize {
         let arrived: HashSet<String> = self.arrived().await.into_values().flatten().collect();
@@ -226,24 +286,30 @@ impl Scene {
         until("all is delivered", async || self.missing().await == 0).await;
     }
 
-    /// Waits until all is delivered, or nothing more is.
-    async fn wait_for_the_rest(&self) {
-        let patience = if self.wrong.is_some() { PATIENCE } else { SOON };
-        let mut last = (usize::MAX, Instant::now());
-        until("all is delivered, or never", async || {
-            let missing = self.missing().await;
-            if missing != last.0 {
-                last = (missing, Instant::now());
+    /// Sends a last message through each lane and waits for it: what has not arrived by then was passed over, and not just slow. A
+    /// wrong relay may lose that one, too, and then gets another.
+    async fn sentinels_arrive(&mut self) {
+        let mut waiting: BTreeMap<u32, (Vec<String>, Instant)> = BTreeMap::new();
+        for key in self.key_of_each_lane(SENTINELS).await {
+            waiting.insert(key, (self.write(key, 1).await, Instant::now()));
+        }
+        until("a last message of each lane has arrived", async || {
+            let arrived: HashSet<String> = self.arrived().await.into_values().flatten().collect();
+            waiting.retain(|_, (ids, _)| !ids.iter().all(|id| arrived.contains(id)));
+            for (key, (ids, sent)) in &mut waiting {
+                if sent.elapsed() > PATIENCE {
+                    (*ids, *sent) = (self.write(*key, 1).await, Instant::now());
+                }
             }
-            missing == 0 || last.1.elapsed() > patience
+            waiting.is_empty()
         })
         .await;
     }
 
-    /// The end of the story. Gives the names of the checks that found something.
-    async fn judged(mut self) -> Vec<String> {
+    /// The end of the story, and the verdict on it.
+    async fn judged(mut self) -> Verdict {
+        self.sentinels_arrive().await;
         self.book.tell(Event::Calm);
-        self.wait_for_the_rest().await;
         self.book.tell(Event::Drained);
         for name in self.replicas.keys().cloned().collect::<Vec<_>>() {
             self.stop(&name).await;
@@ -252,15 +318,10 @@ impl Scene {
             self.book.tell(Event::Arrived { place, ids });
         }
         self.book.tell(Event::Ledger { transactions: writer::ledger(&self.admin).await });
-        self.book.tell(Event::End);
+        self.book.tell(book::end(&self.book, &self.others));
         self.book.whole().unwrap();
-        found(&self.folder)
+        let verdict = checker::check(&self.folder).unwrap();
+        print!("{}", checker::table(&verdict));
+        verdict
     }
-}
-
-/// The names of the checks that the histories of this folder do not pass.
-fn found(folder: &Path) -> Vec<String> {
-    let verdict = checker::check(folder).unwrap();
-    print!("{}", checker::table(&verdict));
-    verdict.violated.keys().map(|check| check.name().to_owned()).collect()
 }

@@ -248,7 +248,7 @@ impl Identity {
             self.lease.end();
             self.lanes.shutdown().await;
         }
-        history::released(self.id, &self.held.keys().cloned().collect::<Vec<_>>());
+        history::released(self.id, &self.held.keys().cloned().collect::<Vec<_>>(), false);
         let removed = async { look::quit(&self.slot.take().await?, self.id).await };
         if let Err(error) = removed.await {
             tracing::warn!(%error, "the replica's row could not be removed: the others expire it after a ttl");
@@ -357,7 +357,7 @@ impl Identity {
                 BalanceStep::Stop(grant) => self.stop(&grant, reason),
             }
         }
-        self.give_back(connection, &idle).await?;
+        self.give_back(connection, &idle, false).await?;
         self.continue_held(connection).await?;
         if !claims.is_empty() && !self.leaving && self.watch.may_claim(clock::now()) {
             let here = self.here.borrow().clone();
@@ -457,12 +457,12 @@ impl Identity {
 
     /// Gives lanes back. Whatever the answer, they are not held from now on: a release that commits late must not meet a
     /// lane that was opened again. The next look finds what was not released: held by the table alone.
-    async fn give_back(&mut self, connection: &Connection, grants: &[Grant]) -> Result<(), Error> {
+    async fn give_back(&mut self, connection: &Connection, grants: &[Grant], settled: bool) -> Result<(), Error> {
         if grants.is_empty() {
             return Ok(());
         }
         self.held.retain(|grant, _| !grants.contains(grant));
-        history::released(self.id, grants);
+        history::released(self.id, grants, settled);
         look::release(connection, self.id, grants).await?;
         tell::released(grants);
         Ok(())
@@ -505,7 +505,7 @@ impl Identity {
         for grant in grants {
             self.vitals.progress();
             let connection = self.slot.take().await?;
-            history::released(self.id, std::slice::from_ref(grant));
+            history::released(self.id, std::slice::from_ref(grant), true);
             let halves = look::split(&connection, self.id, &here, grant).await?;
             self.slot.put(connection);
             match halves.as_slice() {
@@ -523,7 +523,7 @@ impl Identity {
             return Ok(());
         }
         let connection = self.slot.take().await?;
-        self.give_back(&connection, grants).await?;
+        self.give_back(&connection, grants, true).await?;
         self.slot.put(connection);
         Ok(())
     }
@@ -541,13 +541,23 @@ impl Identity {
                 history::dropped(self.id, &grant, "its task stopped");
                 self.held.remove(&grant);
             }
-            _ if self.leaving => return Some(grant),
-            _ if matches!(held, Held::Stopping) => *held = again(Duration::ZERO),
+            _ if self.leaving => {
+                history::dropped(self.id, &grant, "it is given back as it is");
+                return Some(grant);
+            }
+            _ if matches!(held, Held::Stopping) => {
+                history::reopened(self.id, &grant, "failed_over");
+                *held = again(Duration::ZERO);
+            }
             LaneEnd::Stopped => {}
             LaneEnd::Fenced(by) => *held = Held::Fenced { by },
-            LaneEnd::Reopen => *held = again(REOPEN_AFTER),
+            LaneEnd::Reopen => {
+                history::reopened(self.id, &grant, "unsettled");
+                *held = again(REOPEN_AFTER);
+            }
             LaneEnd::Refused(error) => {
                 tracing::error!(%grant, %error, "the lane is held and not published");
+                history::reopened(self.id, &grant, "refused");
                 *held = again(REFUSED_AFTER);
             }
         }

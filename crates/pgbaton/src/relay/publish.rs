@@ -71,8 +71,10 @@ pub(crate) struct LaneEnded {
 
 /// Runs one lane to its end.
 pub(crate) async fn run(mut start: LaneStart) -> LaneEnded {
-    let deadline = Deadline::new(start.lease.clone(), start.stop.clone());
-    let end = match take_up(&mut start, deadline).await {
+    let (replica, grant, timeline) = (start.relay.replica, start.grant.clone(), start.here.timeline);
+    let told_of = Arc::new(history::Held { replica, grant, timeline });
+    let deadline = Deadline::new(start.lease.clone(), start.stop.clone()).told_of(Arc::clone(&told_of));
+    let end = match take_up(&mut start, deadline, told_of).await {
         Ok(lane) => lane.publish().await,
         Err(end) => end,
     };
@@ -88,7 +90,7 @@ pub(crate) async fn run(mut start: LaneStart) -> LaneEnded {
 }
 
 /// Opens the sink, settles, and gets the lane into the reader's hands.
-async fn take_up(start: &mut LaneStart, deadline: Deadline) -> Result<LaneTask, LaneEnd> {
+async fn take_up(start: &mut LaneStart, deadline: Deadline, told_of: Arc<history::Held>) -> Result<LaneTask, LaneEnd> {
     let (sink, holds) = loop {
         let opened = tokio::select! {
             biased;
@@ -133,6 +135,7 @@ async fn take_up(start: &mut LaneStart, deadline: Deadline) -> Result<LaneTask, 
         holds,
         batch,
         deadline,
+        told_of,
         orders: start.orders.clone(),
         held: None,
     })
@@ -217,6 +220,8 @@ struct LaneTask {
     /// The number of the last batch that was handed to it.
     batch: i64,
     deadline: Deadline,
+    /// For the history.
+    told_of: Arc<history::Held>,
     orders: watch::Receiver<Order>,
     /// While a message holds the lane.
     held: Option<Held>,
@@ -299,11 +304,10 @@ impl LaneTask {
             faults::point("lane.before_append");
             let Some(sink) = &mut self.sink else { return Err(LaneEnd::Reopen) };
             let began = self.relay.observer.is_some().then(SystemTime::now);
-            let (replica, grant) = (self.relay.replica, &self.flow.grant);
             let answer = tokio::select! {
                 biased;
                 () = self.deadline.over() => return Err(LaneEnd::Stopped),
-                answer = history::published(replica, grant, self.batch, &part, sink.append(&part, &self.deadline)) => answer,
+                answer = history::published(&self.told_of, self.batch, &part, sink.append(&part, &self.deadline)) => answer,
             };
             faults::point("lane.appended");
             match answer {

@@ -89,10 +89,14 @@ impl Out {
                     Ok((before, file)) => (file, before),
                     Err(error) => return Written::Nothing(error),
                 };
-                let flushed = file.write_all(lines).and_then(|()| {
+                // One write, but where a fail point has to lie in the middle of a batch.
+                let middle = if cfg!(feature = "faults") { lines.len() / 2 } else { lines.len() };
+                let (first, rest) = lines.split_at(middle);
+                let written = file.write_all(first).and_then(|()| {
                     faults::point("sink.mid_batch");
-                    file.sync_data()
+                    file.write_all(rest)
                 });
+                let flushed = written.and_then(|()| file.sync_data());
                 match flushed {
                     Ok(()) => {
                         *slot = Some(file);

@@ -186,7 +186,7 @@ impl OpenLane for OpenWebhooks {
                     turns.delivered(&message);
                     Some(Outcome::Delivered)
                 }
-                _ if deadline.check().is_err() => {
+                _ if deadline.left().is_err() => {
                     stopped = Some(Stopped::LeaseOver);
                     None
                 }

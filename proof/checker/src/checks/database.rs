@@ -42,22 +42,18 @@ mod tests {
     use super::*;
     use crate::story::Story;
 
-    fn violations(story: &Story) -> u64 {
-        story.judged(check).of(Check::Database)
-    }
-
     #[test]
     fn a_confirmed_commit_is_in_the_ledger() {
         let story = || Story::run(true).wrote(10, 1, &["a"]).committed(11, 1);
-        assert_eq!(violations(&story().ledger(99, &[1])), 0);
-        assert_eq!(violations(&story().ledger(99, &[])), 1);
-        assert_eq!(violations(&story().failed_over(20, 30, 2, false).ledger(99, &[])), 0);
-        assert_eq!(violations(&story().failed_over(20, 30, 2, true).ledger(99, &[])), 1);
+        assert_eq!(story().ledger(99, &[1]).violations(check, Check::Database), 0);
+        assert_eq!(story().ledger(99, &[]).violations(check, Check::Database), 1);
+        assert_eq!(story().failed_over(20, 30, 2, false).ledger(99, &[]).violations(check, Check::Database), 0);
+        assert_eq!(story().failed_over(20, 30, 2, true).ledger(99, &[]).violations(check, Check::Database), 1);
     }
 
     #[test]
     fn a_message_is_committed_once() {
         let story = Story::run(true).wrote(10, 1, &["a"]).wrote(20, 2, &["a"]);
-        assert_eq!(violations(&story.ledger(99, &[1, 2])), 1);
+        assert_eq!(story.ledger(99, &[1, 2]).violations(check, Check::Database), 1);
     }
 }

@@ -1,15 +1,16 @@
 //! exclusive: at most one replica has a lane.
 //!
-//! An epoch of a lane has one owner on one timeline. Ownerships of a lane, and of what it was split from or into, do not
+//! An epoch of a lane has one owner, until an asynchronous fail-over. Ownerships of a lane, and of what it was split from or into, do not
 //! overlap: the statement that takes it is sent no earlier than the owner before gave it back, stopped it or left, or its lease
 //! ended, whichever came first. A killed owner has its lane until the end of its last lease. A replica publishes only under
-//! a grant that it holds then, one call at a time; and no position is written under an epoch once the next owner was told that
-//! it has the lane, on the same timeline.
+//! a grant that it holds then, one call at a time; and no position is written under an epoch, and nothing is sent, once the next
+//! owner was told that it has the lane, on the same timeline.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::case::{Case, lines_of_call};
-use crate::facts::{Ack, Answer, Claim, Publish, ReplicaNo, at};
+use crate::covered::may_have_arrived;
+use crate::facts::{Ack, Claim, Ended, Facts, GrantNo, Line, Publish, ReplicaNo, at};
 use crate::found::{About, Check, Found};
 use crate::history::Nanos;
 use crate::lanes::{Finest, Ownership};
@@ -26,7 +27,7 @@ pub fn check(case: &Case, found: &mut Found) {
     no_overlap(case, found);
     publishes_under_a_grant(case, found);
     one_call_at_a_time(case, found);
-    positions_of_the_owner(case, found);
+    deeds_of_the_owner(case, found);
 }
 
 fn one_owner_of_an_epoch(case: &Case, found: &mut Found) {
@@ -41,7 +42,7 @@ fn one_owner_of_an_epoch(case: &Case, found: &mut Found) {
         if grant.lane >= *few {
             split.insert((&grant.relay, grant.lane));
         }
-        let key = (grant.relay.as_str(), grant.lane, grant.epoch, claim.timeline);
+        let key = (grant.relay.as_str(), grant.lane, grant.epoch, facts.unbroken_since(claim.timeline));
         let (owner, line) = *owners.entry(key).or_insert((claim.replica, claim.line));
         if owner != claim.replica {
             found.violation(facts, Check::Exclusive, || {
@@ -139,8 +140,9 @@ fn publishes_under_a_grant(case: &Case, found: &mut Found) {
 
 /// Whether a publish was begun within an ownership, leases aside: those have a check of their own.
 fn holds(ownership: &Ownership, publish: &Publish) -> bool {
-    let harmless = matches!(publish.answer, Answer::Refused(_) | Answer::Cut | Answer::None);
-    let stopped = ownership.stopped.saturating_add(if ownership.released || !harmless { 0 } else { HEARD_WITHIN });
+    let given_back = matches!(ownership.how, Some(Ended::Settled | Ended::Unsettled));
+    let slack = if given_back || may_have_arrived(publish) { 0 } else { HEARD_WITHIN };
+    let stopped = ownership.stopped.saturating_add(slack);
     ownership.from <= publish.t && publish.t <= stopped
 }
 
@@ -158,18 +160,41 @@ fn one_call_at_a_time(case: &Case, found: &mut Found) {
     }
 }
 
-fn positions_of_the_owner(case: &Case, found: &mut Found) {
+/// Something that only the owner may do.
+struct Deed {
+    what: &'static str,
+    grant: GrantNo,
+    timeline: u32,
+    /// When it was begun.
+    t: Nanos,
+    line: Line,
+}
+
+fn deeds(facts: &Facts) -> Vec<Deed> {
+    let position = |ack: &Ack| {
+        let Ack { grant, timeline, sent, line, .. } = *ack;
+        Deed { what: "A position", grant, timeline, t: sent, line }
+    };
+    let publish = |publish: &Publish| {
+        let Publish { grant, timeline, t, line, .. } = *publish;
+        Deed { what: "A batch", grant, timeline, t, line }
+    };
+    let publishes = facts.publishes.iter().filter(|publish| may_have_arrived(publish)).map(publish);
+    let mut deeds: Vec<Deed> = facts.acks.iter().map(position).chain(publishes).collect();
+    deeds.sort_by_key(|deed| (deed.t, deed.line));
+    deeds
+}
+
+fn deeds_of_the_owner(case: &Case, found: &mut Found) {
     let facts = &case.facts;
     let finest = Finest::new(facts);
     let mut claims: Vec<&Claim> = facts.claims.iter().collect();
     claims.sort_by_key(|claim| (facts.time(claim.line), claim.line));
-    let mut acks: Vec<&Ack> = facts.acks.iter().collect();
-    acks.sort_by_key(|ack| (ack.sent, ack.line));
     let mut claims = claims.into_iter().peekable();
     let mut newest: HashMap<(&str, u32), &Claim> = HashMap::new();
     let epoch = |grant| at(&facts.grants, grant).map_or(0, |grant| grant.epoch);
-    for ack in acks {
-        while let Some(claim) = claims.next_if(|claim| facts.time(claim.line) <= ack.sent) {
+    for deed in deeds(facts) {
+        while let Some(claim) = claims.next_if(|claim| facts.time(claim.line) <= deed.t) {
             for place in finest.of(claim.grant) {
                 let known = newest.entry(place).or_insert(claim);
                 if (claim.timeline, epoch(claim.grant)) >= (known.timeline, epoch(known.grant)) {
@@ -177,19 +202,20 @@ fn positions_of_the_owner(case: &Case, found: &mut Found) {
                 }
             }
         }
-        let is_newer = |claim: &&Claim| claim.timeline == ack.timeline && epoch(claim.grant) > epoch(ack.grant);
-        let Some(newer) = finest.of(ack.grant).filter_map(|place| newest.get(&place).copied()).find(is_newer) else {
+        let is_newer = |claim: &&Claim| claim.timeline == deed.timeline && epoch(claim.grant) > epoch(deed.grant);
+        let Some(newer) = finest.of(deed.grant).filter_map(|place| newest.get(&place).copied()).find(is_newer) else {
             continue;
         };
         found.violation(facts, Check::Exclusive, || {
-            let grant = at(&facts.grants, ack.grant);
+            let grant = at(&facts.grants, deed.grant);
             let text = format!(
-                "A position of lane {} was written under epoch {}, after epoch {} had begun",
+                "{} of lane {} was written under epoch {}, after epoch {} had begun",
+                deed.what,
                 grant.map_or_else(String::new, lane),
-                epoch(ack.grant),
+                epoch(deed.grant),
                 epoch(newer.grant)
             );
-            (text, vec![newer.line, ack.line], About { lane: grant.cloned(), ..About::default() })
+            (text, vec![newer.line, deed.line], About { lane: grant.cloned(), ..About::default() })
         });
     }
 }
@@ -199,10 +225,6 @@ mod tests {
     use super::*;
     use crate::history::{Event, Grant};
     use crate::story::{SECOND, Story, grant};
-
-    fn found(story: &Story) -> Found {
-        story.judged(check)
-    }
 
     fn two() -> Story {
         Story::run(false).joined(1, "r1", 5 * SECOND).joined(2, "r2", 60 * SECOND)
@@ -215,39 +237,42 @@ mod tests {
     #[test]
     fn a_lane_is_taken_after_it_was_given_back_or_its_lease_ended() {
         let story = || two().claimed(10, "r1", &one(0, 2, 1));
-        let after_lease = found(&story().claimed(5 * SECOND, "r2", &one(0, 2, 2)));
+        let after_lease = story().claimed(5 * SECOND, "r2", &one(0, 2, 2)).judged(check);
         assert_eq!(after_lease.of(Check::Exclusive), 0);
-        let within = found(&story().claimed(5 * SECOND - 1, "r2", &one(0, 2, 2)));
+        let within = story().claimed(5 * SECOND - 1, "r2", &one(0, 2, 2)).judged(check);
         assert_eq!(within.of(Check::Exclusive), 1);
         assert_eq!(within.listed[0].lines, [1, 3, 4]);
         let given_back = story().released(20, "r1", &one(0, 2, 1)).claimed(21, "r2", &one(0, 2, 2));
-        assert_eq!(found(&given_back).of(Check::Exclusive), 0);
+        assert_eq!(given_back.judged(check).of(Check::Exclusive), 0);
         let left = story().left(20, "r1").claimed(21, "r2", &one(0, 2, 2));
-        assert_eq!(found(&left).of(Check::Exclusive), 0);
-        let other_lane = found(&story().claimed(11, "r2", &one(1, 2, 1)));
+        assert_eq!(left.judged(check).of(Check::Exclusive), 0);
+        let other_lane = story().claimed(11, "r2", &one(1, 2, 1)).judged(check);
         assert_eq!(other_lane.of(Check::Exclusive), 0);
     }
 
     #[test]
     fn a_renewed_lease_keeps_the_lane() {
         let story = two().claimed(10, "r1", &one(0, 2, 1)).renewed(3 * SECOND, "r1", 8 * SECOND);
-        assert_eq!(found(&story.claimed(6 * SECOND, "r2", &one(0, 2, 2))).of(Check::Exclusive), 1);
+        assert_eq!(story.claimed(6 * SECOND, "r2", &one(0, 2, 2)).judged(check).of(Check::Exclusive), 1);
     }
 
     #[test]
     fn halves_do_not_overlap_with_the_whole() {
         let story = || two().claimed(10, "r1", &one(1, 2, 1));
-        assert_eq!(found(&story().claimed(20, "r2", &one(3, 4, 2))).of(Check::Exclusive), 1);
+        assert_eq!(story().claimed(20, "r2", &one(3, 4, 2)).judged(check).of(Check::Exclusive), 1);
         let split = story().released(15, "r1", &one(1, 2, 1)).claimed(20, "r2", &[grant(3, 4, 2), grant(1, 4, 2)]);
-        let split = found(&split);
+        let split = split.judged(check);
         assert_eq!((split.of(Check::Exclusive), split.counts.split_lanes), (0, 1));
     }
 
     #[test]
     fn an_epoch_has_one_owner_on_a_timeline() {
         let story = || two().claimed(10, "r1", &one(0, 1, 1)).dropped(20, "r1", &one(0, 1, 1));
-        assert_eq!(found(&story().claimed(30, "r2", &one(0, 1, 1))).of(Check::Exclusive), 1);
-        assert_eq!(found(&story().on(2).claimed(30, "r2", &one(0, 1, 1))).of(Check::Exclusive), 0);
+        assert_eq!(story().claimed(30, "r2", &one(0, 1, 1)).judged(check).of(Check::Exclusive), 1);
+        for (synchronous, expected) in [(true, 1), (false, 0)] {
+            let failed_over = story().failed_over(22, 24, 2, synchronous).on(2);
+            assert_eq!(failed_over.claimed(30, "r2", &one(0, 1, 1)).violations(check, Check::Exclusive), expected);
+        }
     }
 
     #[test]
@@ -259,7 +284,7 @@ mod tests {
             "r2",
             &one(0, 1, 6),
         );
-        let found = found(&story);
+        let found = story.judged(check);
         assert_eq!(found.of(Check::Exclusive), 1);
         assert!(found.listed[0].text.contains("under epoch 5 had ended"));
     }
@@ -268,13 +293,13 @@ mod tests {
     fn nothing_is_published_without_the_lane() {
         let g = grant(0, 1, 1);
         let held = || two().claimed(10, "r1", std::slice::from_ref(&g));
-        assert_eq!(found(&held().published(20, "r1", &g, 1, &["a"], "d")).of(Check::Exclusive), 0);
-        assert_eq!(found(&held().published(20, "r2", &g, 1, &["a"], "d")).of(Check::Exclusive), 1);
+        assert_eq!(held().published(20, "r1", &g, 1, &["a"], "d").judged(check).of(Check::Exclusive), 0);
+        assert_eq!(held().published(20, "r2", &g, 1, &["a"], "d").judged(check).of(Check::Exclusive), 1);
         let released = held().released(20, "r1", std::slice::from_ref(&g));
-        assert_eq!(found(&released.published(21, "r1", &g, 1, &["a"], "cut")).of(Check::Exclusive), 1);
+        assert_eq!(released.published(21, "r1", &g, 1, &["a"], "cut").judged(check).of(Check::Exclusive), 1);
         for (answer, expected) in [("cut", 0), ("d", 1)] {
             let dropped = held().dropped(20, "r1", std::slice::from_ref(&g));
-            assert_eq!(found(&dropped.published(21, "r1", &g, 1, &["a"], answer)).of(Check::Exclusive), expected);
+            assert_eq!(dropped.published(21, "r1", &g, 1, &["a"], answer).judged(check).of(Check::Exclusive), expected);
         }
     }
 
@@ -283,8 +308,8 @@ mod tests {
         let g = grant(0, 1, 1);
         let story = || two().claimed(10, "r1", std::slice::from_ref(&g)).publish(20, "r1", &g, 1, &["a"]);
         let good = story().answered(21, "r1", &g, 1, "d").publish(22, "r1", &g, 2, &["b"]);
-        assert_eq!(found(&good).of(Check::Exclusive), 0);
-        assert_eq!(found(&story().publish(22, "r1", &g, 2, &["b"])).of(Check::Exclusive), 1);
+        assert_eq!(good.judged(check).of(Check::Exclusive), 0);
+        assert_eq!(story().publish(22, "r1", &g, 2, &["b"]).judged(check).of(Check::Exclusive), 1);
     }
 
     #[test]
@@ -293,12 +318,29 @@ mod tests {
             two().claimed(10, "r1", &one(1, 2, 1)).left(20, "r1").claimed(30, "r2", &[grant(3, 4, 3), grant(1, 4, 3)])
         };
         // A position that was sent at 30.
-        assert_eq!(found(&story().acknowledged(31, "r1", &grant(1, 2, 1), 5)).of(Check::Exclusive), 1);
-        assert_eq!(found(&story().acknowledged(30, "r1", &grant(1, 2, 1), 5)).of(Check::Exclusive), 0);
-        assert_eq!(found(&story().acknowledged(31, "r2", &grant(1, 4, 3), 5)).of(Check::Exclusive), 0);
+        assert_eq!(story().acknowledged(31, "r1", &grant(1, 2, 1), 5).judged(check).of(Check::Exclusive), 1);
+        assert_eq!(story().acknowledged(30, "r1", &grant(1, 2, 1), 5).judged(check).of(Check::Exclusive), 0);
+        assert_eq!(story().acknowledged(31, "r2", &grant(1, 4, 3), 5).judged(check).of(Check::Exclusive), 0);
         // The claim was lost in a fail-over, and the lane is still the first one's.
         let lost = story().failed_over(40, 50, 2, false).on(2).acknowledged(60, "r1", &grant(1, 2, 1), 5);
-        assert_eq!(found(&lost).of(Check::Exclusive), 0);
+        assert_eq!(lost.judged(check).of(Check::Exclusive), 0);
+    }
+
+    #[test]
+    fn who_lost_a_lane_sends_nothing() {
+        /// The claim is a violation, too.
+        const WITHIN_THE_LEASE: u64 = 1;
+        let g = grant(1, 2, 1);
+        let story = || {
+            // Nobody told that it lost the lane.
+            let story = Story::run(false).joined(1, "r1", 60 * SECOND).claimed(10, "r1", &one(1, 2, 1));
+            story.claimed(5 * SECOND, "r2", &one(3, 4, 3))
+        };
+        let beyond = |story: Story| story.violations(check, Check::Exclusive) - WITHIN_THE_LEASE;
+        assert_eq!(beyond(story().published(5 * SECOND, "r1", &g, 1, &["a"], "d")), 1);
+        assert_eq!(beyond(story().published(5 * SECOND, "r1", &g, 1, &["a"], "cut")), 0);
+        assert_eq!(beyond(story().published(5 * SECOND - 1, "r1", &g, 1, &["a"], "d")), 0);
+        assert_eq!(beyond(story().on(2).published(5 * SECOND, "r1", &g, 1, &["a"], "d")), 0);
     }
 
     #[test]
@@ -311,7 +353,7 @@ mod tests {
             &["a"],
             "d",
         );
-        let counts = found(&story).counts;
+        let counts = story.judged(check).counts;
         assert_eq!((counts.longest_unowned_ms, counts.longest_take_over_ms), (1_000, 2_000));
     }
 }

@@ -1,9 +1,11 @@
-//! lease: no publish begins at the end of its replica's lease or later, and none is still running then. A lease that has ended is
-//! not renewed.
+//! lease: no publish begins at the end of its replica's lease or later, nothing is written then, and none is still running. A lease
+//! that has ended is not renewed.
 //!
-//! A call is over within [`SLACK`] after the lease: it is cut off at its end, but the machine is busy. A process that was stopped
-//! by a signal meanwhile cannot do that; such calls are counted. What was begun too late and sent nothing, since the clock was
-//! looked at once more right before, is no breach.
+//! Each write of a call is preceded by a look at the clock, which is told: that moment has to lie within the lease, whatever the
+//! answer was. A call that was begun too late and wrote nothing, since the lease was found to be over, is no breach. A call is
+//! over within [`SLACK`] after the lease: it is cut off at its end, but the machine is busy. A process that stood still by a
+//! signal all the while cannot do that; such calls are counted. A call without an answer is one of a process that was killed
+//! within that time.
 
 use crate::case::{Case, lines_of_call};
 use crate::facts::{Answer, Line, Publish, Replica, at};
@@ -51,60 +53,75 @@ impl Leases {
 
 fn begins_within(case: &Case, found: &mut Found, leases: &Leases, publish: &Publish) {
     let facts = &case.facts;
-    let (until, line) = leases.at(publish.t).map_or((0, None), |(until, line)| (until, Some(line)));
-    let sent = match publish.answer {
-        Answer::Letters | Answer::Ambiguous => true,
-        // The sink may have been found to be down before the clock was looked at.
-        Answer::Down => publish.t >= until.saturating_add(SLACK),
-        Answer::Refused(_) | Answer::Cut | Answer::None => false,
+    let end_at = |t| leases.at(t).map_or((0, None), |(until, line)| (until, Some(line)));
+    let (until, line) = end_at(publish.t);
+    let answered = matches!(publish.answer, Answer::Letters | Answer::Ambiguous);
+    let (what, lines) = if publish.t >= until && answered {
+        let what = match line {
+            Some(_) => format!("began {} after its lease", duration(publish.t - until)),
+            None => "began without a lease".to_owned(),
+        };
+        (what, vec![line])
+    } else if let Some((looked, writing)) = publish.writing {
+        let (until, line) = end_at(looked);
+        if looked < until {
+            return;
+        }
+        (format!("wrote {} after its lease", duration(looked - until)), vec![line, Some(writing)])
+    } else if answered {
+        ("was sent without a look at the clock".to_owned(), vec![line])
+    } else {
+        return;
     };
-    if publish.t >= until && sent {
-        found.violation(facts, Check::Lease, || {
-            let late = duration(publish.t - until);
-            let text = match line {
-                Some(_) => format!("A publish of {} began {late} after its lease", whose(case, publish)),
-                None => format!("A publish of {} began without a lease", whose(case, publish)),
-            };
-            (text, lines_of_call(publish).into_iter().chain(line).collect(), about(case, publish))
-        });
-    }
+    found.violation(facts, Check::Lease, || {
+        let text = format!("A publish of {} {what}", whose(case, publish));
+        let lines = lines_of_call(publish).into_iter().chain(lines.into_iter().flatten());
+        (text, lines.collect(), about(case, publish))
+    });
 }
 
 fn ends_within(case: &Case, found: &mut Found, leases: &Leases, publish: &Publish) {
     let facts = &case.facts;
-    let Some((ended, _)) = publish.answered else { return };
+    let ended = publish.answered.map(|(t, _)| t).or_else(|| facts.killed(publish.replica)).unwrap_or(Nanos::MAX);
     let Some((until, line)) = leases.at(ended) else { return };
     if ended <= until.saturating_add(SLACK) {
         return;
     }
-    // One that was begun by a process which had just woken up, and given up at once: whether it sent something is the other rule.
+    // One that was begun by a process which had just woken up, and given up at once: whether it wrote something is the other rule.
     if publish.t >= until && ended <= publish.t.saturating_add(SLACK) {
         return;
     }
-    if facts.stopped_between(publish.replica, publish.t, ended).is_some() {
+    if facts.stopped_through(publish.replica, until, ended, SLACK) {
         found.counts.late_while_stopped += 1;
         return;
     }
     found.violation(facts, Check::Lease, || {
-        let text = format!(
-            "A publish of {} was still running {} after its lease",
-            whose(case, publish),
-            duration(ended - until)
-        );
+        let whose = whose(case, publish);
+        let text = match publish.answered {
+            Some(_) => format!("A publish of {whose} was still running {} after its lease", duration(ended - until)),
+            None => format!("A publish of {whose} has no answer, and its process was not killed within its lease"),
+        };
         (text, lines_of_call(publish).into_iter().chain([line]).collect(), about(case, publish))
     });
 }
 
 fn not_revived(case: &Case, found: &mut Found, number: u32, replica: &Replica) {
+    let ttl = case.facts.run().map_or(0, |run| run.ttl_ms.saturating_mul(1_000_000));
     for pair in replica.leases.windows(2) {
         let [before, after] = pair else { continue };
-        let late = after.until > before.until && after.t > before.until.saturating_add(SLACK);
-        if late && case.facts.stopped_between(number, before.t, after.t).is_none() {
+        if after.until <= before.until {
+            continue;
+        }
+        // A lease is no longer than a ttl, so this one was not even asked for before the other one's end.
+        let sent_late = after.until.saturating_sub(ttl) > before.until;
+        let told_late = after.t > before.until.saturating_add(SLACK)
+            && !case.facts.stopped_through(number, before.until, after.t, SLACK);
+        if sent_late || told_late {
             found.violation(&case.facts, Check::Lease, || {
                 let text = format!(
                     "Replica {} renewed a lease {} after its end",
                     replica.name,
-                    duration(after.t - before.until)
+                    duration(after.t.saturating_sub(before.until))
                 );
                 (text, vec![before.line, after.line], About::default())
             });
@@ -127,66 +144,118 @@ mod tests {
     use super::*;
     use crate::story::{SECOND, Story, grant};
 
-    fn found(story: &Story) -> Found {
-        story.judged(check)
-    }
-
     fn call(begun: Nanos, over: Nanos, answer: &str) -> Story {
         let g = grant(0, 1, 1);
         let story = Story::run(false).joined(1, "r", 3 * SECOND).renewed(2 * SECOND, "r", 5 * SECOND);
-        story.publish(begun, "r", &g, 1, &["a"]).answered(over, "r", &g, 1, answer)
+        let written = ["d", "ambiguous"].contains(&answer);
+        let story = story.publish(begun, "r", &g, 1, &["a"]);
+        let story = if written { story.writing(begun, "r", &g) } else { story };
+        story.answered(over, "r", &g, 1, answer)
+    }
+
+    fn violations(story: &Story) -> u64 {
+        story.violations(check, Check::Lease)
     }
 
     #[test]
     fn a_publish_begins_within_the_lease() {
-        assert_eq!(found(&call(4 * SECOND, 5 * SECOND, "d")).of(Check::Lease), 0);
-        assert_eq!(found(&call(5 * SECOND, 5 * SECOND + 1, "d")).of(Check::Lease), 1);
+        assert_eq!(violations(&call(4 * SECOND, 5 * SECOND, "d")), 0);
+        assert_eq!(violations(&call(5 * SECOND, 5 * SECOND + 1, "d")), 1);
         for harmless in ["lease_over", "cut", "fenced", "down"] {
-            assert_eq!(found(&call(5 * SECOND, 5 * SECOND + 1, harmless)).of(Check::Lease), 0);
+            assert_eq!(violations(&call(5 * SECOND, 5 * SECOND + 1, harmless)), 0);
         }
     }
 
     #[test]
+    fn what_is_written_late_is_a_breach_whatever_the_answer() {
+        let g = grant(0, 1, 1);
+        for (looked, expected) in [(5 * SECOND - 1, 0), (5 * SECOND, 1)] {
+            for answer in ["lease_over", "cut", "down", "d"] {
+                let story = Story::run(false).joined(1, "r", 5 * SECOND).publish(4 * SECOND, "r", &g, 1, &["a"]);
+                let story = story.writing(looked, "r", &g).answered(5 * SECOND + 2, "r", &g, 1, answer);
+                assert_eq!(violations(&story), expected, "{answer}");
+            }
+        }
+        // What was cut off goes on beside it.
+        assert_eq!(violations(&call(4 * SECOND, 5 * SECOND, "cut").writing(5 * SECOND, "r", &g)), 1);
+    }
+
+    #[test]
+    fn nothing_is_sent_without_a_look_at_the_clock() {
+        let g = grant(0, 1, 1);
+        let story = Story::run(false).joined(1, "r", 5 * SECOND).publish(10, "r", &g, 1, &["a"]);
+        assert_eq!(violations(&story.clone().answered(20, "r", &g, 1, "d")), 1);
+        assert_eq!(violations(&story.writing(11, "r", &g).answered(20, "r", &g, 1, "d")), 0);
+    }
+
+    #[test]
+    fn a_call_without_an_answer_is_of_who_was_killed() {
+        let story = || {
+            let story = Story::run(false).joined(1, "r", 5 * SECOND);
+            story.publish(4 * SECOND, "r", &grant(0, 1, 1), 1, &["a"])
+        };
+        assert_eq!(violations(&story()), 1);
+        assert_eq!(violations(&story().fault("kill_at_point", "r", 5 * SECOND, 6 * SECOND)), 0);
+        assert_eq!(violations(&story().fault("kill", "q", 5 * SECOND, 6 * SECOND)), 1);
+        let late = story().fault("kill", "r", 7 * SECOND, 7 * SECOND);
+        assert_eq!(violations(&late), 1);
+        assert_eq!(violations(&late.fault("stop_long", "r", 5 * SECOND, 8 * SECOND)), 0);
+    }
+
+    #[test]
     fn a_publish_is_over_soon_after_the_lease() {
-        assert_eq!(found(&call(4 * SECOND, 5 * SECOND + SLACK, "cut")).of(Check::Lease), 0);
+        assert_eq!(violations(&call(4 * SECOND, 5 * SECOND + SLACK, "cut")), 0);
         let late = call(4 * SECOND, 5 * SECOND + SLACK + 1, "d");
-        assert_eq!(found(&late).of(Check::Lease), 1);
-        let stopped = found(&late.fault("stop", "r", 4 * SECOND + 5, 9 * SECOND));
+        assert_eq!(violations(&late), 1);
+        let stopped = late.fault("stop", "r", 4 * SECOND + 5, 9 * SECOND).judged(check);
         assert_eq!((stopped.of(Check::Lease), stopped.counts.late_while_stopped), (0, 1));
     }
 
     #[test]
+    fn only_a_stop_that_lasted_excuses() {
+        let late = || call(4 * SECOND, 9 * SECOND, "cut");
+        let stopped = |from, to| late().fault("stop", "r", from, to);
+        assert_eq!(violations(&stopped(4 * SECOND + 1, 9 * SECOND - SLACK)), 0);
+        assert_eq!(violations(&stopped(4 * SECOND + 1, 9 * SECOND - SLACK - 1)), 1);
+        assert_eq!(violations(&stopped(5 * SECOND + SLACK + 1, 9 * SECOND)), 1);
+        assert_eq!(
+            violations(&stopped(4 * SECOND + 1, 6 * SECOND).fault("stop", "r", 6 * SECOND + SLACK, 9 * SECOND)),
+            0
+        );
+    }
+
+    #[test]
     fn what_a_woken_process_gives_up_at_once_is_no_breach() {
-        assert_eq!(found(&call(9 * SECOND, 9 * SECOND + 1, "cut")).of(Check::Lease), 0);
-        assert_eq!(found(&call(9 * SECOND, 9 * SECOND + 1, "d")).of(Check::Lease), 1);
-        assert_eq!(found(&call(9 * SECOND, 9 * SECOND + SLACK + 1, "cut")).of(Check::Lease), 1);
+        assert_eq!(violations(&call(9 * SECOND, 9 * SECOND + 1, "cut")), 0);
+        assert_eq!(violations(&call(9 * SECOND, 9 * SECOND + 1, "d")), 1);
+        assert_eq!(violations(&call(9 * SECOND, 9 * SECOND + SLACK + 1, "cut")), 1);
     }
 
     #[test]
     fn a_stop_of_another_process_is_no_excuse() {
-        let late = call(4 * SECOND, 7 * SECOND, "d").fault("stop", "q", 4 * SECOND + 5, 9 * SECOND);
-        assert_eq!(found(&late).of(Check::Lease), 1);
-        let late = call(4 * SECOND, 7 * SECOND, "d").fault("slow", "r", 4 * SECOND + 5, 9 * SECOND);
-        assert_eq!(found(&late).of(Check::Lease), 1);
+        let late = || call(4 * SECOND, 7 * SECOND, "d");
+        assert_eq!(violations(&late().fault("stop", "q", 4 * SECOND + 5, 9 * SECOND)), 1);
+        assert_eq!(violations(&late().fault("slow", "r", 4 * SECOND + 5, 9 * SECOND)), 1);
     }
 
     #[test]
     fn a_slow_call_may_take_longer_than_one_lease() {
-        let story = call(SECOND, 7 * SECOND, "d").renewed(4 * SECOND, "r", 8 * SECOND);
-        assert_eq!(found(&story).of(Check::Lease), 0);
+        assert_eq!(violations(&call(SECOND, 7 * SECOND, "d").renewed(4 * SECOND, "r", 8 * SECOND)), 0);
     }
 
     #[test]
     fn what_has_no_lease_does_not_publish() {
         let story = Story::run(false).published(10, "r", &grant(0, 1, 1), 1, &["a"], "d");
-        assert_eq!(found(&story).of(Check::Lease), 1);
+        assert_eq!(violations(&story), 1);
     }
 
     #[test]
     fn a_lease_that_has_ended_is_not_renewed() {
-        let renewed = |t| Story::run(false).joined(1, "r", 3 * SECOND).renewed(t, "r", 9 * SECOND);
-        assert_eq!(found(&renewed(3 * SECOND)).of(Check::Lease), 0);
-        assert_eq!(found(&renewed(4 * SECOND)).of(Check::Lease), 1);
-        assert_eq!(found(&renewed(4 * SECOND).fault("freeze", "r", SECOND, 4 * SECOND)).of(Check::Lease), 0);
+        let renewed = |t, until| Story::run(false).joined(1, "r", 3 * SECOND).renewed(t, "r", until);
+        assert_eq!(violations(&renewed(3 * SECOND, 8 * SECOND)), 0);
+        assert_eq!(violations(&renewed(4 * SECOND, 8 * SECOND)), 1);
+        let stopped = |until| renewed(4 * SECOND, until).fault("stop", "r", SECOND, 4 * SECOND);
+        assert_eq!(violations(&stopped(8 * SECOND)), 0, "it was asked for before the end");
+        assert_eq!(violations(&stopped(8 * SECOND + 1)), 1);
     }
 }

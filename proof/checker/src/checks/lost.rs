@@ -100,16 +100,12 @@ mod tests {
     use crate::history::Event;
     use crate::story::{Story, grant};
 
-    fn found(story: &Story) -> Found {
-        story.judged(check)
-    }
-
     #[test]
     fn what_is_committed_arrives() {
         let story = || Story::run(true).wrote(10, 1, &["a", "b"]).wrote(12, 2, &["c"]).ledger(90, &[1]);
-        let good = found(&story().arrived(95, "t", &["a", "b"]));
+        let good = story().arrived(95, "t", &["a", "b"]).judged(check);
         assert_eq!((good.of(Check::Lost), good.counts.messages), (0, 2));
-        let bad = found(&story().arrived(95, "t", &["b"]));
+        let bad = story().arrived(95, "t", &["b"]).judged(check);
         assert_eq!((bad.of(Check::Lost), bad.counts.lost), (1, 1));
         assert_eq!(bad.listed[0].text, "Message a was committed and never arrived, and was never published");
         assert_eq!(bad.listed[0].lines, [1, 3]);
@@ -123,7 +119,7 @@ mod tests {
             .failed_over(20, 30, 2, false)
             .ledger(90, &[])
             .arrived(95, "t", &["b"]);
-        let found = found(&story);
+        let found = story.judged(check);
         assert_eq!(found.of(Check::Lost), 0);
         assert_eq!((found.counts.fail_over_lost_delivered, found.counts.fail_over_lost_undelivered), (1, 1));
     }
@@ -139,10 +135,10 @@ mod tests {
             .at(40, Event::Emptied { replica: "r".into(), segment: 5 })
             .ledger(90, &[1, 2])
             .arrived(95, "t", &["k#2"]);
-        let found = found(&story);
+        let found = story.judged(check);
         let finding = &found.listed[0];
         assert!(finding.text.contains("k#2 of the same key was, later; a position passed it; segment 5 was emptied"));
-        assert_eq!(finding.lines, [1, 3, 4, 5, 6, 7]);
+        assert_eq!(finding.lines, [1, 3, 5, 6, 7, 8]);
         assert_eq!(finding.about.lane, Some(g));
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! Within one place the order of arrivals is known. Between places it is not, so there times decide: a message arrived no
 //! earlier than its first publish began, and no later than the first call that delivered it was answered. Only what is certain
-//! is held against the relay: a message that arrived at one place alone, behind a later one there; or one whose first publish
-//! began after a later one had been delivered.
+//! is held against the relay: a message that arrived at one place before it was sent to any other, behind a later one there; or
+//! one whose first publish began after a later one had been delivered. A place is a replica's, and named after it.
 
 use crate::arrivals::{Arrived, told};
 use crate::case::Case;
 use crate::covered::may_have_arrived;
-use crate::facts::{Facts, MessageNo, Write, at};
+use crate::facts::{Facts, MessageNo, ReplicaNo, Write, at};
 use crate::fates::Fate;
 use crate::found::{Check, Found};
 use crate::history::Nanos;
@@ -84,11 +84,12 @@ impl Later {
 
     /// A later message that certainly arrived before this one, if there is one. Then this one counts as looked at.
     fn look(&mut self, case: &Case, times: Option<&Times>, message: MessageNo) -> Option<MessageNo> {
-        let mut firsts = case.arrivals.firsts(message);
-        let first = firsts.next()?;
-        let only = firsts.next().is_none();
-        let at_place = self.places.get(usize::from(first.place)).copied().flatten();
-        let behind = at_place.filter(|(nth, _)| only && *nth < first.nth).map(|(_, by)| by);
+        let only = case.arrivals.firsts(message).nth(1).is_none();
+        let behind = case.arrivals.firsts(message).find_map(|first| {
+            let certain = only || times.is_some_and(|times| times.place(case, message) == Some(first.place));
+            let at_place = self.places.get(usize::from(first.place)).copied().flatten();
+            at_place.filter(|(nth, _)| certain && *nth < first.nth).map(|(_, by)| by)
+        });
         let began = times.and_then(|times| at(&times.began, message)).copied();
         let later = self.delivered.filter(|(t, _)| began.is_some_and(|began| *t < began)).map(|(_, by)| by);
         for Arrived { place, nth } in case.arrivals.firsts(message) {
@@ -96,7 +97,7 @@ impl Later {
                 *known = Some(known.unwrap_or((u32::MAX, message)).min((nth, message)));
             }
         }
-        if let Some(delivered) = times.and_then(|times| at(&times.delivered, message)).copied() {
+        if let Some(delivered) = times.and_then(|times| at(&times.delivered, message)).map(|(t, _)| *t) {
             self.delivered = Some(self.delivered.unwrap_or((Nanos::MAX, message)).min((delivered, message)));
         }
         behind.or(later)
@@ -107,22 +108,35 @@ impl Later {
 struct Times {
     /// Its first publish began.
     began: Vec<Nanos>,
-    /// The first call that delivered it was answered.
-    delivered: Vec<Nanos>,
+    /// The first call that delivered it was answered, and whose that was.
+    delivered: Vec<(Nanos, ReplicaNo)>,
+    /// The first publish of it by a replica of another name began.
+    elsewhere: Vec<Nanos>,
 }
 
 impl Times {
     fn new(facts: &Facts) -> Self {
-        let mut times =
-            Self { began: vec![Nanos::MAX; facts.ids.count()], delivered: vec![Nanos::MAX; facts.ids.count()] };
-        for publish in facts.publishes.iter().filter(|publish| may_have_arrived(publish)) {
+        let count = facts.ids.count();
+        let (began, delivered) = (vec![Nanos::MAX; count], vec![(Nanos::MAX, ReplicaNo::MAX); count]);
+        let mut times = Self { began, delivered, elsewhere: vec![Nanos::MAX; count] };
+        let publishes = || facts.publishes.iter().filter(|publish| may_have_arrived(publish));
+        for publish in publishes() {
             for (message, letter) in facts.ids_of(publish).iter().zip(facts.letters_of(publish)) {
                 if let Some(began) = times.began.get_mut(*message as usize) {
                     *began = (*began).min(publish.t);
                 }
                 let answered = publish.answered.filter(|_| matches!(letter, b'd' | b'r'));
                 if let (Some((t, _)), Some(delivered)) = (answered, times.delivered.get_mut(*message as usize)) {
-                    *delivered = (*delivered).min(t);
+                    *delivered = (*delivered).min((t, publish.replica));
+                }
+            }
+        }
+        let name = |replica| at(&facts.replicas, replica).map(|replica| &replica.name);
+        for publish in publishes() {
+            for message in facts.ids_of(publish) {
+                let other = at(&times.delivered, *message).is_some_and(|(_, by)| name(*by) != name(publish.replica));
+                if let (true, Some(elsewhere)) = (other, times.elsewhere.get_mut(*message as usize)) {
+                    *elsewhere = (*elsewhere).min(publish.t);
                 }
             }
         }
@@ -130,16 +144,21 @@ impl Times {
         times.began.iter_mut().filter(|began| **began == Nanos::MAX).for_each(|began| *began = 0);
         times
     }
+
+    /// The place where a message arrived before it was sent to any other, if that is certain.
+    fn place(&self, case: &Case, message: MessageNo) -> Option<u16> {
+        let (delivered, by) = at(&self.delivered, message)?;
+        let name = &at(&case.facts.replicas, *by)?.name;
+        at(&self.elsewhere, message).filter(|elsewhere| *elsewhere > delivered)?;
+        let mut places = (0..).zip(&case.facts.places);
+        places.find(|(_, place)| place.split('.').next() == Some(name)).map(|(number, _)| number)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::story::{Story, grant};
-
-    fn found(story: &Story) -> Found {
-        story.judged(check)
-    }
 
     fn written() -> Story {
         Story::run(false)
@@ -152,8 +171,8 @@ mod tests {
     #[test]
     fn first_arrivals_come_in_the_order_of_commit() {
         let good = written().arrived(9, "t", &["n", "k#1", "k#2", "k#1", "x#1", "k#2", "k#3"]);
-        assert_eq!(found(&good).of(Check::Order), 0);
-        let bad = found(&written().arrived(9, "t", &["k#1", "k#3", "k#2", "x#1"]));
+        assert_eq!(good.judged(check).of(Check::Order), 0);
+        let bad = written().arrived(9, "t", &["k#1", "k#3", "k#2", "x#1"]).judged(check);
         assert_eq!((bad.of(Check::Order), bad.counts.out_of_order), (1, 1));
         assert!(bad.listed[0].text.contains("Message k#2, number 2 of key 107, arrived after k#3"));
     }
@@ -177,7 +196,7 @@ mod tests {
                 Story::run(false).wrote(1, 1, &["k#1", "k#2", "k#3", "k#4"]).ledger(4, &[1]).arrived(9, "t", &ids);
             let overtaken = |at: &usize| order[..*at].iter().any(|before| *before > order[*at]);
             let expected = (0..4).filter(overtaken).count() as u64;
-            assert_eq!(found(&story).of(Check::Order), expected, "{order:?}");
+            assert_eq!(story.judged(check).of(Check::Order), expected, "{order:?}");
         }
     }
 
@@ -190,7 +209,7 @@ mod tests {
             .failed_over(10, 20, 2, false)
             .ledger(90, &[1])
             .arrived(99, "t", &["k#2", "k#1"]);
-        assert_eq!(found(&story).of(Check::Order), 0);
+        assert_eq!(story.judged(check).of(Check::Order), 0);
     }
 
     /// Replica 2 took over: the order of its file does not compare with the other's, and repeats come late.
@@ -203,19 +222,19 @@ mod tests {
             .published(30, "r2", &b, 1, &["k#1", "k#2", "k#3"], "ddd")
             .arrived(90, "r2", &["k#1", "k#2", "k#3"])
             .arrived(91, "r1", &["k#1", "k#2", "k#3"]);
-        assert_eq!(found(&good).of(Check::Order), 0);
+        assert_eq!(good.judged(check).of(Check::Order), 0);
         let bad = written()
             .published(10, "r1", &a, 1, &["k#1", "k#3"], "dd")
             .published(30, "r2", &b, 2, &["k#2"], "d")
             .arrived(90, "r1", &["k#1", "k#3"])
             .arrived(91, "r2", &["k#2"]);
-        assert_eq!(found(&bad).of(Check::Order), 1);
+        assert_eq!(bad.judged(check).of(Check::Order), 1);
         let unsure = written()
             .publish(10, "r1", &a, 1, &["k#1", "k#3"])
             .publish(30, "r2", &b, 2, &["k#2"])
             .arrived(90, "r1", &["k#1", "k#3"])
             .arrived(91, "r2", &["k#2"]);
-        assert_eq!(found(&unsure).of(Check::Order), 0);
+        assert_eq!(unsure.judged(check).of(Check::Order), 0);
     }
 
     /// Positions fell back in a fail-over: k#2 reaches this file after k#3, and reached the other one before.
@@ -228,15 +247,32 @@ mod tests {
             .published(30, "r2", &b, 2, &["k#2", "k#3"], "dd")
             .arrived(90, "r1", &["k#1", "k#2"])
             .arrived(91, "r2", &["k#3", "k#2", "k#3"]);
-        assert_eq!(found(&story).of(Check::Order), 0);
+        assert_eq!(story.judged(check).of(Check::Order), 0);
+    }
+
+    /// It came late to the first one's file, and a repeat of it came to the second one's.
+    #[test]
+    fn a_repeat_does_not_hide_what_came_late_to_its_first_place() {
+        let (a, b) = (grant(0, 1, 1), grant(0, 1, 2));
+        for (repeated, expected) in [(30, 1), (8, 0)] {
+            let story = written()
+                .joined(5, "r1", 100)
+                .joined(5, "r2", 100)
+                .published(10, "r1", &a, 1, &["k#1", "k#3"], "dd")
+                .published(20, "r1", &a, 2, &["k#2"], "d")
+                .published(repeated, "r2", &b, 1, &["k#1", "k#2", "k#3"], "ddd")
+                .arrived(90, "name-r1.jsonl", &["k#1", "k#3", "k#2"])
+                .arrived(91, "name-r2.jsonl", &["k#1", "k#2", "k#3"]);
+            assert_eq!(story.violations(check, Check::Order), expected);
+        }
     }
 
     #[test]
     fn a_number_of_a_key_is_given_out_once() {
         let story = Story::run(false).wrote(1, 1, &["k#1"]).wrote(2, 2, &["kk#1", "k#1"]).ledger(4, &[1, 2]);
-        assert_eq!(found(&story).of(Check::Database), 0);
+        assert_eq!(story.judged(check).of(Check::Database), 0);
         // Two ids of one key: `\0k` has the same sum of bytes.
         let story = Story::run(false).wrote(1, 1, &["k#1"]).wrote(2, 2, &["\0k#1"]).ledger(4, &[1, 2]);
-        assert_eq!(found(&story).of(Check::Database), 1);
+        assert_eq!(story.judged(check).of(Check::Database), 1);
     }
 }

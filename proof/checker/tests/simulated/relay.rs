@@ -18,6 +18,13 @@ pub enum Wrong {
     WritesAnOldPosition,
     IgnoresItsLease,
     SendsWhatWasRolledBack,
+    RepeatsWhileItHasTheLane,
+    HandsOverWithoutAPosition,
+    ForgetsPositionsAtAFailOver,
+    WritesLateAndIsCut,
+    RepeatsAcrossASplit,
+    /// Not the relay, but who writes the history down.
+    LosesALine,
 }
 
 /// A lane by the database.
@@ -134,7 +141,9 @@ fn acts(stage: &mut Stage, index: usize) {
     if stage.chance(40.0) || stage.replicas[index].lanes.iter().any(|lane| lane.flying > IN_FLIGHT / 2) {
         acknowledge(stage, index);
     }
-    if stage.chance(2.0) {
+    // A lane is mostly at rest: who gives it back in the wrong way has to do so often.
+    let gives_back = matches!(stage.wrong, Wrong::HandsOverWithoutAPosition | Wrong::RepeatsAcrossASplit);
+    if stage.chance(if gives_back { 10.0 } else { 2.0 }) {
         let split = stage.chance(30.0);
         release(stage, index, split);
     }
@@ -196,7 +205,7 @@ fn read(stage: &mut Stage, index: usize, lane: usize) -> (Vec<String>, usize) {
         ids.push(stage.database.log[next].id.clone());
         upto = next + 1;
     }
-    let now_and_then = stage.chance(2.0);
+    let now_and_then = stage.chance(6.0);
     match stage.wrong {
         Wrong::SkipsAMessage if ids.len() > 1 && now_and_then => drop(ids.pop()),
         Wrong::SwapsTwo if ids.len() > 1 => ids.reverse(),
@@ -217,6 +226,10 @@ fn publish(stage: &mut Stage, index: usize, lane: usize) {
     held.flying += ids.len();
     held.read = upto;
     let (grant, batch, timeline) = (held.row.grant(), held.batch, held.timeline);
+    if stage.wrong == Wrong::RepeatsWhileItHasTheLane && stage.chance(3.0) {
+        let held = &mut stage.replicas[index].lanes[lane];
+        held.read = held.read.saturating_sub(20).max(held.row.upto);
+    }
     let mut left = ids;
     while !left.is_empty() {
         let take = if stage.sink.kind == Kind::Inbox || !stage.chance(10.0) {
@@ -224,7 +237,7 @@ fn publish(stage: &mut Stage, index: usize, lane: usize) {
         } else {
             stage.rng.random_range(0..left.len())
         };
-        call(stage, index, &grant, batch, &left, take);
+        call(stage, index, (&grant, timeline), batch, (&left, take));
         left.drain(..take);
     }
     if stage.sink.kind == Kind::Inbox {
@@ -233,16 +246,26 @@ fn publish(stage: &mut Stage, index: usize, lane: usize) {
 }
 
 /// One call of the sink, which takes the first messages.
-fn call(stage: &mut Stage, index: usize, grant: &Grant, batch: i64, ids: &[String], take: usize) {
+fn call(
+    stage: &mut Stage,
+    index: usize,
+    (grant, timeline): (&Grant, u32),
+    batch: i64,
+    (ids, take): (&[String], usize),
+) {
     let (replica, name) = (stage.replicas[index].id(), stage.replicas[index].name.clone());
-    let publish = Event::Publish { replica: replica.clone(), grant: grant.clone(), batch, ids: ids.to_vec() };
+    let publish = Event::Publish { replica: replica.clone(), grant: grant.clone(), timeline, batch, ids: ids.to_vec() };
+    let looked = stage.t;
+    let writing = Event::Writing { replica: replica.clone(), grant: grant.clone(), looked };
     if stage.sink.kind != Kind::Inbox && stage.chance(3.0) {
         stage.tell(&name, publish.clone());
+        stage.tell(&name, writing.clone());
         stage.sink.take(&name, ids);
         let answer = "ambiguous".to_owned();
         stage.tell(&name, Event::Answered { replica: replica.clone(), grant: grant.clone(), batch, answer });
     }
     stage.tell(&name, publish);
+    stage.tell(&name, writing);
     let letters = stage.sink.take(&name, &ids[..take]);
     let answer = format!("{letters}{}", "t-----".split_at(ids.len() - take).0);
     stage.tell(&name, Event::Answered { replica, grant: grant.clone(), batch, answer });
@@ -275,18 +298,24 @@ fn acknowledge(stage: &mut Stage, index: usize) {
 
 /// Gives a lane back in good order, or splits it.
 fn release(stage: &mut Stage, index: usize, split: bool) {
-    acknowledge(stage, index);
+    let hasty = stage.wrong == Wrong::HandsOverWithoutAPosition;
+    if !hasty {
+        acknowledge(stage, index);
+    }
     let Some(held) = stage.replicas[index].lanes.pop() else { return };
-    if held.flying > 0 {
+    if held.flying > 0 && !hasty {
         return stage.replicas[index].lanes.push(held);
     }
     let (replica, name) = (stage.replicas[index].id(), stage.replicas[index].name.clone());
-    stage.tell(&name, Event::Released { replica, grants: vec![held.row.grant()] });
+    stage.tell(&name, Event::Released { replica, grants: vec![held.row.grant()], settled: true });
     let Some(at) = stage.database.rows.iter().position(|row| row.grant() == held.row.grant()) else { return };
     let row = &mut stage.database.rows[at];
     row.owner = None;
     if split && row.of < 16 {
         (row.of, row.epoch) = (row.of * 2, row.epoch + 1);
+        if stage.wrong == Wrong::RepeatsAcrossASplit {
+            row.upto = row.upto.saturating_sub(40);
+        }
         let other = Row { lane: row.lane + row.of / 2, ..row.clone() };
         stage.database.rows.push(other);
     }
@@ -302,9 +331,11 @@ pub fn freezes(stage: &mut Stage, index: usize) {
     if ids.is_empty() || held.flying + ids.len() > IN_FLIGHT {
         return;
     }
-    let (grant, batch) = (held.row.grant(), held.batch + 1);
-    let (replica, name) = (stage.replicas[index].id(), stage.replicas[index].name.clone());
-    stage.tell(&name, Event::Publish { replica, grant: grant.clone(), batch, ids: ids.clone() });
+    let (grant, batch, timeline) = (held.row.grant(), held.batch + 1, held.timeline);
+    let (replica, name, looked) = (stage.replicas[index].id(), stage.replicas[index].name.clone(), stage.t);
+    let writing = Event::Writing { replica: replica.clone(), grant: grant.clone(), looked };
+    stage.tell(&name, Event::Publish { replica, grant: grant.clone(), timeline, batch, ids: ids.clone() });
+    stage.tell(&name, writing);
     stage.replicas[index].calling = Some((grant, batch, ids));
 }
 
@@ -319,9 +350,14 @@ fn wakes_up(stage: &mut Stage, index: usize) {
             "cut"
         };
         let answer = answer.to_owned();
+        if stage.wrong == Wrong::WritesLateAndIsCut {
+            let (replica, grant, looked) = (replica.clone(), grant.clone(), stage.t);
+            stage.tell(&name, Event::Writing { replica, grant, looked });
+        }
         stage.tell(&name, Event::Answered { replica: replica.clone(), grant: grant.clone(), batch, answer });
         if stage.wrong == Wrong::IgnoresItsLease {
-            call(stage, index, &grant, batch, &ids, ids.len());
+            let timeline = stage.timeline;
+            call(stage, index, (&grant, timeline), batch, (&ids, ids.len()));
         }
     }
     let grants: Vec<Grant> = stage.replicas[index].lanes.iter().map(|held| held.row.grant()).collect();

@@ -1,5 +1,7 @@
 //! The stage of a simulated run: writers, the database with its standby, faults, and the clock.
 
+use std::collections::BTreeMap;
+
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -46,6 +48,8 @@ pub struct Stage {
     pub t: Nanos,
     pub database: Database,
     standby: Database,
+    /// Since when there may be something that the standby lacks.
+    safe: Nanos,
     pub timeline: u32,
     pub claims_from: Nanos,
     pub sink: Sink,
@@ -54,6 +58,8 @@ pub struct Stage {
     /// A message that was rolled back.
     pub undone: Option<String>,
     pub histories: Histories,
+    /// Of each file.
+    lines: BTreeMap<String, u64>,
     seed: u64,
     transactions: u64,
     ids: u64,
@@ -70,6 +76,7 @@ impl Stage {
             rng: StdRng::seed_from_u64(seed),
             t: 1_000 * MS,
             standby: database.clone(),
+            safe: 0,
             database,
             timeline: 1,
             claims_from: 0,
@@ -78,6 +85,7 @@ impl Stage {
             replicas: Vec::new(),
             undone: None,
             histories: Histories::new(),
+            lines: BTreeMap::new(),
             seed,
             transactions: 0,
             ids: 0,
@@ -88,7 +96,11 @@ impl Stage {
 
     pub fn tell(&mut self, file: &str, event: Event) {
         self.t += 1;
-        self.histories.entry(file.to_owned()).or_default().push(Record { t: self.t, event });
+        let lines = self.lines.entry(file.to_owned()).or_default();
+        *lines += 1;
+        if self.wrong != Wrong::LosesALine || file != "writer" || *lines != 20 {
+            self.histories.entry(file.to_owned()).or_default().push(Record { t: self.t, event });
+        }
     }
 
     pub fn chance(&mut self, percent: f64) -> bool {
@@ -122,7 +134,9 @@ impl Stage {
         }
         let transactions = self.database.ledger.clone();
         self.tell("stage", Event::Ledger { transactions });
-        self.tell("stage", Event::End);
+        let told = |name: &str, more| (name.to_owned(), self.lines.get(name).copied().unwrap_or_default() + more);
+        let lines = BTreeMap::from([told("stage", 1), told("writer", 0)]);
+        self.tell("stage", Event::End { lines });
         self.histories
     }
 
@@ -136,12 +150,14 @@ impl Stage {
             self.write();
         }
         if self.chance(30.0) {
-            self.standby = self.database.clone();
+            (self.standby, self.safe) = (self.database.clone(), self.t + 1);
         }
         if self.chance(1.5) {
             self.hurt("kill");
         }
-        if self.chance(1.0) {
+        // Who does wrong only when it wakes up has to be stopped within a call.
+        let stops = matches!(self.wrong, Wrong::IgnoresItsLease | Wrong::WritesLateAndIsCut);
+        if self.chance(if stops { 4.0 } else { 1.0 }) {
             self.hurt("stop");
         }
         if self.chance(0.7) {
@@ -178,7 +194,7 @@ impl Stage {
         self.tell("writer", Event::Wrote { transaction, messages: messages.clone() });
         if self.chance(10.0) {
             self.undone = messages.pop().map(|message| message.id);
-            return;
+            return self.tell("writer", Event::RolledBack { transaction });
         }
         if self.chance(10.0) {
             let message = messages.pop().unwrap();
@@ -219,14 +235,16 @@ impl Stage {
         let synchronous = self.chance(50.0);
         if synchronous {
             self.standby = self.database.clone();
+        } else if self.wrong == Wrong::ForgetsPositionsAtAFailOver {
+            self.standby.rows.iter_mut().for_each(|row| (row.batch, row.upto) = (row.batch / 2, row.upto / 2));
         }
         let from = self.t;
         self.t += 500 * MS;
         self.database = self.standby.clone();
         self.timeline += 1;
         self.claims_from = self.t + 5_000 * MS;
-        let timeline = self.timeline;
-        self.tell("stage", Event::FailedOver { from, timeline, synchronous });
+        let (timeline, to, safe) = (self.timeline, self.t, (!synchronous).then_some(self.safe));
+        self.tell("stage", Event::FailedOver { from, to, timeline, safe });
         super::relay::meets(self);
     }
 }

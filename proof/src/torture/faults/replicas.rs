@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use rand::RngExt;
 
-use super::Hit;
+use super::{Hit, undo};
 use crate::Error;
 use crate::torture::fleet::Post;
-use crate::torture::plan::TTL;
+use crate::torture::plan::{TTL, TTL_MS};
+use crate::torture::primary::{UNDO_WITHIN, again};
 use crate::torture::stage::Stage;
 
 fn post<'a>(stage: &'a Stage, hit: &Hit) -> Result<&'a Post, Error> {
@@ -20,17 +21,20 @@ pub(super) async fn kill(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
     let mut state = post.lock().await;
     let Some(pid) = state.pid() else { return Ok(false) };
     let fault = hit.begin(stage, &post.name, Some(pid));
-    state.kill(hit.millis(0, 3_000), fault)?;
+    state.kill(hit.millis(0, 3_000), fault);
     Ok(true)
 }
 
 pub(super) async fn stop(stage: &Stage, hit: &mut Hit, long: bool) -> Result<bool, Error> {
     let post = post(stage, hit)?;
-    let ttl = u64::try_from(TTL.as_millis()).unwrap_or_default();
-    let length = if long { hit.millis(ttl + ttl / 4, ttl * 4) } else { hit.millis(20, ttl * 3 / 4) };
+    let length = if long { hit.millis(TTL_MS + TTL_MS / 4, TTL_MS * 4) } else { hit.millis(20, TTL_MS * 3 / 4) };
     let (fault, pid) = {
         let mut state = post.lock().await;
         let Some(pid) = state.pid() else { return Ok(false) };
+        // One that stands at a fail point is resumed by others, who would end this, too.
+        if state.process().is_none_or(|process| process.is_stopped()) {
+            return Ok(false);
+        }
         let fault = hit.begin(stage, &post.name, Some(pid));
         if state.process().is_none_or(|process| process.pause().is_err()) {
             return Ok(false);
@@ -95,6 +99,9 @@ pub(super) async fn rolling_restart(stage: &Stage, hit: &mut Hit) -> Result<bool
     Ok(true)
 }
 
+/// Whoever follows a clock looks at it once a second.
+pub(super) const CLOCK_LEAST: u64 = 2_500;
+
 const JUMPS: [&str; 8] = ["+1h", "-1h", "+3d", "-3d", "+7s", "-7s", "+400d", "-90d"];
 
 /// A jump of a wall clock.
@@ -107,9 +114,11 @@ pub(super) async fn clock(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
     let Some(clock) = &post.clock else { return Ok(false) };
     let pid = post.lock().await.pid();
     let fault = hit.begin(stage, &post.name, pid);
-    clock.set(jump(hit))?;
-    stage.hold(hit.millis(500, 15_000)).await;
-    clock.set("+0")?;
+    let jumped = clock.set(jump(hit));
+    if jumped.is_ok() {
+        stage.hold(hit.millis(CLOCK_LEAST, 15_000)).await;
+    }
+    undo(stage, hit, again(UNDO_WITHIN, || async { clock.set("+0") })).await;
     fault.end();
-    Ok(true)
+    jumped.map(|()| true)
 }

@@ -4,26 +4,37 @@ use std::time::Duration;
 
 use checker::history::Event;
 use rand::RngExt;
+use tokio::time::Instant;
 use tokio_postgres::Client;
 
-use super::Hit;
-use super::replicas::jump;
+use super::replicas::{CLOCK_LEAST, jump};
+use super::{Hit, undo};
 use crate::Error;
-use crate::torture::primary::within;
+use crate::torture::pair::{FailedOver, Pair};
+use crate::torture::primary::{UNDO_WITHIN, again, within};
 use crate::torture::stage::Stage;
 
-/// Once, or again and again for a while.
+/// How long the log is written to until its disk is full.
+const FILL_WITHIN: Duration = Duration::from_secs(10);
+
+/// Once, or again and again for a while. False if there was no backend to hit.
 pub(super) async fn backends(stage: &Stage, hit: &mut Hit, verb: &str) -> Result<bool, Error> {
     let all = hit.random.random_bool(0.3);
     let fault = hit.begin(stage, if all { "all backends" } else { "the relay's backends" }, None);
     let times = if hit.random.random_bool(0.4) { hit.random.random_range(2..30) } else { 1 };
+    let mut done = Ok(0);
     for _ in 0..times {
-        // Whoever asks may be among them.
-        let _ = stage.primary.to_backends(verb, all).await;
+        // The superuser who asks is not among them; the server may be busy all the same.
+        done = match (done, stage.primary.to_backends(verb, all).await) {
+            (Ok(before), Ok(now)) => Ok(before + now),
+            (Err(_), Ok(now)) => Ok(now),
+            (Ok(0), Err(error)) => Err(error),
+            (done, Err(_)) => done,
+        };
         stage.hold(hit.millis(10, 200)).await;
     }
     fault.end();
-    Ok(true)
+    done.map(|hit| hit > 0)
 }
 
 pub(super) async fn restart(stage: &Stage, hit: &mut Hit, immediate: bool) -> Result<bool, Error> {
@@ -32,7 +43,7 @@ pub(super) async fn restart(stage: &Stage, hit: &mut Hit, immediate: bool) -> Re
     let fault = hit.begin(stage, "primary", pair.primary.pid());
     let stopped = if immediate { pair.primary.stop_immediate().await } else { pair.primary.stop_fast().await };
     stage.hold(away).await;
-    pair.see_that_it_runs().await?;
+    undo(stage, hit, pair.see_that_it_runs()).await;
     fault.end();
     stopped.map(|()| true)
 }
@@ -45,36 +56,50 @@ pub(super) async fn fail_over(stage: &Stage, hit: &mut Hit, synchronous: bool) -
         return Ok(false);
     }
     let fault = hit.begin(stage, "primary", pair.primary.pid());
-    if synchronous {
+    let done = change_places(stage, hit, &mut pair, synchronous).await;
+    undo(stage, hit, pair.see_that_it_runs()).await;
+    undo(stage, hit, pair.wait_for_nobody()).await;
+    fault.end();
+    // If this fails, the next fail-over makes one.
+    let rebuilt = pair.rebuild().await;
+    done.and(rebuilt).map(|()| true)
+}
+
+async fn change_places(stage: &Stage, hit: &mut Hit, pair: &mut Pair, synchronous: bool) -> Result<(), Error> {
+    let safe = if synchronous {
         pair.make_synchronous().await?;
+        None
     } else {
-        pair.cut_off().await?;
-    }
+        Some(pair.cut_off().await?)
+    };
     stage.hold(hit.millis(300, 4_000)).await;
     let after = if hit.random.random_bool(0.6) { hit.millis(0, 300) } else { hit.millis(300, 5_000) };
-    let done = pair.fail_over(after).await?;
-    stage.log.book.tell(Event::FailedOver { from: done.from, timeline: done.timeline, synchronous });
-    fault.end();
-    pair.rebuild().await?;
-    Ok(true)
+    let FailedOver { from, to, timeline } = pair.fail_over(after).await?;
+    stage.log.book.tell(Event::FailedOver { from, to, timeline, safe });
+    Ok(())
 }
 
 /// The relay's connections are ended, so that it has to compete for places.
 pub(super) async fn slots(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
     let _pair = stage.pair.lock().await;
     let fault = hit.begin(stage, "primary", None);
-    let deadline = tokio::time::Instant::now() + hit.millis(500, 6_000);
+    let deadline = Instant::now() + hit.millis(500, 6_000);
     let mut others: Vec<Client> = Vec::new();
-    while tokio::time::Instant::now() < deadline && !stage.is_calm() {
-        stage.primary.to_backends("pg_terminate_backend", false).await?;
+    let mut done = Ok(());
+    while Instant::now() < deadline && !stage.is_calm() {
+        done = stage.primary.to_backends("pg_terminate_backend", false).await.map(drop);
+        if done.is_err() {
+            break;
+        }
         while let Ok(client) = stage.primary.producer().await {
             others.push(client);
         }
         stage.hold(Duration::from_millis(300)).await;
     }
+    let taken = !others.is_empty();
     drop(others);
     fault.end();
-    Ok(true)
+    done.map(|()| taken)
 }
 
 /// Tables cannot grow, and in one of three cases neither can the log: then the server gives up.
@@ -85,20 +110,38 @@ pub(super) async fn disk_full(stage: &Stage, hit: &mut Hit) -> Result<bool, Erro
     let fault = hit.begin(stage, "primary", pair.primary.pid());
     let filled = disk.fill();
     if filled.is_ok() {
-        let deadline = tokio::time::Instant::now() + length;
-        while log_too && tokio::time::Instant::now() < deadline {
-            let Ok(admin) = stage.primary.admin().await else { break };
-            let write = "create table if not exists public.x (); drop table public.x; select pg_switch_wal()";
-            if within(admin.batch_execute(write)).await.is_err() && admin.is_closed() {
-                break;
-            }
+        if log_too && fill_the_log(stage).await {
+            stage.log.effect("disk_full crashed the server");
         }
-        stage.hold(deadline - tokio::time::Instant::now()).await;
+        stage.hold(length).await;
     }
-    disk.free()?;
-    pair.see_that_it_runs().await?;
+    undo(stage, hit, again(UNDO_WITHIN, || async { pair.free() })).await;
+    undo(stage, hit, pair.see_that_it_runs()).await;
     fault.end();
     filled.map(|()| true)
+}
+
+/// Writes to the log, and has the server go on to its next file, until that does not exist any more and cannot be made. True if
+/// the server has crashed by that: nobody else ends connections meanwhile.
+async fn fill_the_log(stage: &Stage) -> bool {
+    let deadline = Instant::now() + FILL_WITHIN;
+    let mut connected = None;
+    while Instant::now() < deadline && !stage.is_calm() {
+        if connected.is_none() {
+            connected = stage.primary.admin().await.ok();
+        }
+        if let Some(admin) = &connected {
+            // Each by itself: what fails does not take the next one along.
+            for sql in ["select pg_logical_emit_message(true, '', repeat('x', 1000000))", "select pg_switch_wal()"] {
+                let _ = within(admin.batch_execute(sql)).await;
+            }
+            if admin.is_closed() {
+                return true;
+            }
+        }
+        stage.hold(Duration::from_millis(20)).await;
+    }
+    false
 }
 
 pub(super) async fn clock(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
@@ -108,24 +151,35 @@ pub(super) async fn clock(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
         None => Ok(()),
     };
     let fault = hit.begin(stage, "primary", None);
-    set(jump(hit)).await?;
-    stage.hold(hit.millis(1_000, 20_000)).await;
-    set("+0").await?;
+    let jumped = set(jump(hit)).await;
+    if jumped.is_ok() {
+        stage.hold(hit.millis(CLOCK_LEAST, 20_000)).await;
+    }
+    // Whoever has the servers may keep them for long.
+    undo(stage, hit, async { set("+0").await }).await;
     fault.end();
-    Ok(true)
+    jumped.map(|()| true)
 }
 
-/// Nothing dead can be removed meanwhile.
+/// Nothing dead can be removed meanwhile. It is over when its connection is, too: what it says of itself is how long it was
+/// really held.
 pub(super) async fn snapshot(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
-    let admin = stage.primary.admin().await?;
-    let fault = hit.begin(stage, "primary", None);
     let most = u64::try_from(stage.plan.open_for.as_millis()).unwrap_or(u64::MAX);
+    let length = hit.millis(most / 4, most);
+    let admin = stage.primary.admin().await?;
     within(admin.batch_execute("begin isolation level repeatable read; select count(*) from pgbaton.lane")).await?;
-    stage.hold(hit.millis(most / 4, most)).await;
-    // The server may have gone away meanwhile, and the snapshot with it.
-    let _ = within(admin.batch_execute("commit")).await;
+    let fault = hit.begin(stage, "primary", None);
+    let deadline = Instant::now() + length;
+    while Instant::now() < deadline && !stage.is_calm() && !admin.is_closed() {
+        stage.hold(Duration::from_millis(200)).await;
+    }
+    let ended = within(admin.batch_execute("commit")).await;
     fault.end();
-    Ok(true)
+    if admin.is_closed() {
+        stage.log.effect("snapshot was cut short");
+        return Ok(true);
+    }
+    ended.map(|()| true)
 }
 
 pub(super) async fn split(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {

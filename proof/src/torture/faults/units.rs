@@ -4,8 +4,49 @@ use crate::Error;
 use crate::torture::plan::SinkKind;
 use crate::torture::stage::Stage;
 
-/// One kind of fault.
+/// A kind of fault. The table below says what it is, and `carry_out` what is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::torture) enum Kind {
+    Kill,
+    StopShort,
+    StopLong,
+    StopAtPoint,
+    KillAtPoint,
+    CleanStop,
+    Reconfigure,
+    RollingRestart,
+    ReplicaClock,
+    Cut,
+    Stall,
+    BlackHole,
+    Refuse,
+    Terminate,
+    Cancel,
+    RestartFast,
+    RestartImmediate,
+    FailOverSync,
+    FailOverAsync,
+    Slots,
+    DiskFull,
+    ServerClock,
+    Snapshot,
+    Split,
+    SinkOutage,
+    SinkSlow,
+    SinkFails,
+    SinkCut,
+    SinkHangs,
+}
+
+impl Kind {
+    pub(super) const fn is_fail_over(self) -> bool {
+        matches!(self, Kind::FailOverSync | Kind::FailOverAsync)
+    }
+}
+
+/// A kind with all that is known of it.
 pub(in crate::torture) struct Unit {
+    pub(super) kind: Kind,
     pub(in crate::torture) name: &'static str,
     /// One line for a person.
     pub(in crate::torture) about: &'static str,
@@ -15,12 +56,16 @@ pub(in crate::torture) struct Unit {
     pub(super) needs: &'static [Thing],
 }
 
-/// A kind of fault.
-pub(in crate::torture) type Kind = &'static Unit;
-
 impl std::fmt::Debug for Unit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name)
+    }
+}
+
+impl Unit {
+    /// Whether it ends connections of everybody, so that nothing that takes minutes survives it.
+    pub(super) fn shakes_the_server(&self) -> bool {
+        self.needs.iter().any(|thing| matches!(thing, Thing::Server | Thing::Backends))
     }
 }
 
@@ -35,6 +80,8 @@ pub(super) enum Thing {
     Way,
     /// The way of the target to the sink.
     SinkWay,
+    /// The ways of all to the sink.
+    SinkWays,
     /// The sink itself.
     Sink,
     /// The primary.
@@ -48,56 +95,96 @@ pub(super) enum Thing {
     Lanes,
 }
 
-const fn unit(name: &'static str, about: &'static str, weight: u32, needs: &'static [Thing]) -> Unit {
-    Unit { name, about, weight, needs }
+const fn unit(kind: Kind, name: &'static str, about: &'static str, weight: u32, needs: &'static [Thing]) -> Unit {
+    Unit { kind, name, about, weight, needs }
 }
 
-/// All of them. (Fail points, `stop_at_point` and `kill_at_point`, come with the replicas' processes.)
+/// All of them. Those of weight 0 are not drawn here: they come with the replicas' processes.
 pub(in crate::torture) const UNITS: &[Unit] = {
-    use Thing::{Backends, Clock, Fleet, Lanes, Process, Server, ServerClock, Sink, SinkWay, Snapshot, Way};
+    use Thing::{Backends, Clock, Fleet, Lanes, Process, Server, ServerClock, Sink, SinkWay, SinkWays, Snapshot, Way};
     &[
-        unit("kill", "SIGKILL to a replica", 10, &[Process]),
-        unit("stop_short", "SIGSTOP to a replica for less than its lease", 9, &[Process]),
-        unit("stop_long", "SIGSTOP to a replica for more than its lease", 8, &[Process]),
-        unit("clean_stop", "SIGTERM to a replica, which gives back its lanes", 6, &[Process]),
-        unit("reconfigure", "a replica gets a changed configuration and SIGHUP", 3, &[Process]),
+        unit(Kind::Kill, "kill", "SIGKILL to a replica", 10, &[Process]),
+        unit(Kind::StopShort, "stop_short", "SIGSTOP to a replica for less than its lease", 9, &[Process]),
+        unit(Kind::StopLong, "stop_long", "SIGSTOP to a replica for more than its lease", 8, &[Process]),
+        unit(Kind::StopAtPoint, "stop_at_point", "a replica stops itself at a fail point, and is resumed", 0, &[]),
+        unit(Kind::KillAtPoint, "kill_at_point", "a replica kills itself at a fail point", 0, &[]),
+        unit(Kind::CleanStop, "clean_stop", "SIGTERM to a replica, which gives back its lanes", 6, &[Process]),
+        unit(Kind::Reconfigure, "reconfigure", "a replica gets a changed configuration and SIGHUP", 3, &[Process]),
         unit(
+            Kind::RollingRestart,
             "rolling_restart",
-            "all replicas are replaced one after the other, with changed configurations",
+            "all replicas but the first are replaced in turn, with changed configurations; it reads its own again",
             1,
             &[Fleet],
         ),
-        unit("replica_clock", "a replica's wall clock jumps, and back", 4, &[Clock]),
-        unit("cut", "a replica's connections to the outbox are reset", 8, &[Way]),
-        unit("stall", "what a replica and the outbox tell each other waits, one way", 6, &[Way]),
-        unit("black_hole", "what a replica and the outbox tell each other is swallowed, without an end", 6, &[Way]),
-        unit("refuse", "a replica's connections to the outbox are closed and refused", 4, &[Way]),
-        unit("terminate", "backends of the relay, or of everybody, are killed", 5, &[Backends]),
-        unit("cancel", "statements of the relay, or of everybody, are cancelled", 6, &[Backends]),
-        unit("restart_fast", "the server is stopped in order and started again", 2, &[Server, Backends]),
-        unit("restart_immediate", "the server crashes and is started again", 3, &[Server, Backends]),
-        unit("fail_over_sync", "the primary crashes; its synchronous standby takes its place", 1, &[Server, Backends]),
+        unit(Kind::ReplicaClock, "replica_clock", "a replica's wall clock jumps, and back", 4, &[Clock]),
+        unit(Kind::Cut, "cut", "a replica's connections to the outbox are reset", 8, &[Way]),
+        unit(Kind::Stall, "stall", "what a replica and the outbox tell each other waits, one way", 6, &[Way]),
         unit(
+            Kind::BlackHole,
+            "black_hole",
+            "what a replica and the outbox tell each other is swallowed, without an end",
+            6,
+            &[Way],
+        ),
+        unit(Kind::Refuse, "refuse", "a replica's connections to the outbox are closed and refused", 4, &[Way]),
+        unit(Kind::Terminate, "terminate", "backends of the relay, or of everybody, are killed", 5, &[Backends]),
+        unit(Kind::Cancel, "cancel", "statements of the relay, or of everybody, are cancelled", 6, &[Backends]),
+        unit(
+            Kind::RestartFast,
+            "restart_fast",
+            "the server is stopped in order and started again",
+            2,
+            &[Server, Backends],
+        ),
+        unit(
+            Kind::RestartImmediate,
+            "restart_immediate",
+            "the server crashes and is started again",
+            3,
+            &[Server, Backends],
+        ),
+        unit(
+            Kind::FailOverSync,
+            "fail_over_sync",
+            "the primary crashes; its synchronous standby takes its place",
+            1,
+            &[Server, Backends],
+        ),
+        unit(
+            Kind::FailOverAsync,
             "fail_over_async",
             "the primary crashes; a standby that lacks commits takes its place",
             1,
             &[Server, Backends],
         ),
-        unit("slots", "all connection slots are taken by others", 2, &[Server, Backends]),
-        unit("disk_full", "nothing more fits on the server's volume", 2, &[Server, Backends]),
-        unit("server_clock", "the server's wall clock jumps, and back", 2, &[ServerClock]),
-        unit("snapshot", "a snapshot is held for long", 2, &[Snapshot]),
-        unit("split", "the relay's lanes are doubled", 1, &[Lanes]),
-        unit("sink_outage", "the sink is down", 3, &[Sink]),
-        unit("sink_slow", "the sink is slow", 3, &[Sink]),
-        unit("sink_fails", "the sink takes messages, and its answers are errors or get lost", 5, &[Sink]),
-        unit("sink_cut", "a replica's connections to the sink are reset, with answers on their way", 5, &[SinkWay]),
-        unit("sink_hangs", "the sink says nothing", 4, &[SinkWay]),
+        unit(Kind::Slots, "slots", "all connection slots are taken by others", 2, &[Server, Backends]),
+        unit(Kind::DiskFull, "disk_full", "nothing more fits on the server's volume", 2, &[Server, Backends]),
+        unit(Kind::ServerClock, "server_clock", "the server's wall clock jumps, and back", 2, &[ServerClock]),
+        unit(Kind::Snapshot, "snapshot", "a snapshot is held for long", 2, &[Snapshot]),
+        unit(Kind::Split, "split", "the relay's lanes are doubled", 1, &[Lanes]),
+        unit(Kind::SinkOutage, "sink_outage", "the sink is down", 3, &[Sink, SinkWays]),
+        unit(Kind::SinkSlow, "sink_slow", "the sink is slow", 3, &[Sink]),
+        unit(
+            Kind::SinkFails,
+            "sink_fails",
+            "the sink answers with errors, for messages that it has taken and for others",
+            5,
+            &[Sink],
+        ),
+        unit(
+            Kind::SinkCut,
+            "sink_cut",
+            "a replica's connections to the sink are reset, with answers on their way",
+            5,
+            &[SinkWay],
+        ),
+        unit(Kind::SinkHangs, "sink_hangs", "the sink says nothing", 4, &[SinkWay]),
     ]
 };
 
 /// The kinds of these names; all if there are none.
-pub(in crate::torture) fn chosen(names: &[String]) -> Result<Vec<Kind>, Error> {
+pub(in crate::torture) fn chosen(names: &[String]) -> Result<Vec<&'static Unit>, Error> {
     if names.is_empty() {
         return Ok(UNITS.iter().collect());
     }
@@ -111,17 +198,18 @@ pub(in crate::torture) fn chosen(names: &[String]) -> Result<Vec<Kind>, Error> {
 /// One line each.
 pub(in crate::torture) fn list() -> String {
     let line = |unit: &Unit| format!("{:<18} {}\n", unit.name, unit.about);
-    let points = "stop_at_point      a replica stops itself at a fail point, and is resumed\n\
-                  kill_at_point      a replica kills itself at a fail point\n";
-    UNITS.iter().map(line).collect::<String>() + points
+    UNITS.iter().map(line).collect()
 }
 
 /// Why a kind cannot be done here at all.
-pub(in crate::torture) fn impossible(kind: Kind, stage: &Stage) -> Option<String> {
-    match kind.name {
-        "disk_full" => stage.cannot.disk.clone(),
-        "replica_clock" | "server_clock" => stage.cannot.clock.clone(),
-        name if name.starts_with("sink_") && stage.plan.sink == SinkKind::File => {
+pub(in crate::torture) fn impossible(unit: &Unit, stage: &Stage) -> Option<String> {
+    match unit.kind {
+        Kind::DiskFull => stage.cannot.disk.clone(),
+        Kind::ReplicaClock | Kind::ServerClock => stage.cannot.clock.clone(),
+        Kind::SinkOutage => None,
+        _ if stage.plan.sink == SinkKind::File
+            && unit.needs.iter().any(|thing| matches!(thing, Thing::Sink | Thing::SinkWay)) =>
+        {
             Some("a file has nobody at its other end".to_owned())
         }
         _ => None,
@@ -137,8 +225,9 @@ mod tests {
     #[test]
     fn names_are_told_apart_and_found() {
         let names: HashSet<&str> = UNITS.iter().map(|unit| unit.name).collect();
-        assert_eq!(names.len(), UNITS.len());
-        assert!(UNITS.iter().all(|unit| unit.weight > 0 && list().contains(unit.about)));
+        let kinds: HashSet<Kind> = UNITS.iter().map(|unit| unit.kind).collect();
+        assert_eq!((names.len(), kinds.len()), (UNITS.len(), UNITS.len()));
+        assert!(UNITS.iter().all(|unit| list().contains(unit.about)));
         assert_eq!(chosen(&[]).unwrap().len(), UNITS.len());
         assert_eq!(chosen(&["kill".to_owned()]).unwrap()[0].name, "kill");
         assert!(chosen(&["kil".to_owned()]).is_err());

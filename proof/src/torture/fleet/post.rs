@@ -1,6 +1,6 @@
 //! One replica's place, in which processes come and go.
 //!
-//! Each start gets a new file for its history and, now and then, a fail point at which the process will stop or kill itself. Who
+//! Each start gets a new file for its history and, now and then, fail points at which the process will stop or kill itself. Who
 //! stops itself is seen by a watcher, and resumed after less or more than a lease.
 
 use std::os::unix::process::ExitStatusExt;
@@ -14,26 +14,17 @@ use rand::rngs::StdRng;
 use tokio::sync::{Mutex, MutexGuard, watch};
 use tokio::time::Instant;
 
-use super::{Common, LANES, STOP_WITHIN};
+use super::{Common, LANES, STOP_WITHIN, aims, fail_points_off};
 use crate::Error;
 use crate::clock::Clock;
 use crate::fixture::{RELAY, executable, toml_text};
-use crate::process::{Process, last_lines};
+use crate::process::{POLL, Process, last_lines};
 use crate::torture::log::{Fault, Log};
-use crate::torture::plan::{BATCH_MESSAGES, IN_FLIGHT, Plan, TTL, millis};
+use crate::torture::plan::{BATCH_MESSAGES, IN_FLIGHT, Plan, TTL, TTL_MS, millis};
+use crate::torture::primary::{UNDO_WITHIN, again};
 use crate::torture::ways::Ways;
 
 const LOOK_EVERY: Duration = Duration::from_millis(30);
-/// Where a replica can stop or kill itself.
-const POINTS: [&str; 7] = [
-    "sink.checked",
-    "sink.mid_batch",
-    "lane.fenced",
-    "lane.before_append",
-    "lane.appended",
-    "lane.delivered",
-    "acknowledge.locked",
-];
 
 /// What a replica's configuration says besides where everything is.
 #[derive(Clone, Copy, Debug)]
@@ -57,10 +48,14 @@ impl Settings {
 /// One replica's place: processes come and go in it.
 pub(in crate::torture) struct Post {
     pub(in crate::torture) name: String,
+    number: u32,
+    plan: Plan,
     pub(in crate::torture) ways: Ways,
     pub(in crate::torture) clock: Option<Clock>,
     /// Its process lasts through the whole run, whatever else happens to it, so that a leak would show.
     pub(in crate::torture) lasting: bool,
+    /// False: nobody stops or kills itself any more.
+    points: watch::Receiver<bool>,
     state: Mutex<State>,
 }
 
@@ -68,12 +63,17 @@ pub(in crate::torture) struct Post {
 pub(in crate::torture) struct State {
     process: Option<Process>,
     starts: u32,
-    random: StdRng,
+    /// How often the configuration was drawn.
+    changes: u32,
     settings: Settings,
+    /// How long this process stands still at its fail points.
+    sleeps: StdRng,
     /// Somebody has it paused, who resumes it.
     pub(in crate::torture) paused: bool,
-    /// It has a fail point.
-    armed: bool,
+    /// It stands still at a fail point, until then.
+    asleep: Option<(Fault, Instant)>,
+    /// How much of what the process tells of its fail points was heard.
+    heard: usize,
     /// When the next process starts.
     due: Instant,
     /// What ended the last process; over when the next one has started.
@@ -86,34 +86,41 @@ impl Post {
         number: u32,
         lasting: bool,
         common: &Common,
-        ports: &watch::Sender<[u16; 2]>,
+        (ports, points): (&watch::Sender<[u16; 2]>, watch::Receiver<bool>),
     ) -> Result<Post, Error> {
         let name = format!("r{number}");
-        let mut random = plan.random("replica", u64::from(number));
         let clock = Clock::new(&plan.folder.join(format!("{name}.clock"))).ok();
         let ways = Ways::open(ports, common.destination.port()).await?;
-        let settings = Settings::draw(&mut random);
         let state = State {
             process: None,
             starts: 0,
-            random,
-            settings,
+            changes: 0,
+            settings: Settings::draw(&mut random(plan, "settings", number, 0)),
+            sleeps: random(plan, "sleeps", number, 0),
             paused: false,
-            armed: false,
+            asleep: None,
+            heard: 0,
             due: Instant::now(),
             ended_by: None,
         };
-        Ok(Post { name, ways, clock, lasting, state: Mutex::new(state) })
+        Ok(Post { name, number, plan: plan.clone(), ways, clock, lasting, points, state: Mutex::new(state) })
     }
 
-    /// A process that may yet stop or kill itself is replaced.
-    pub(super) async fn disarm(&self, log: &Log) -> Result<(), Error> {
-        let mut state = self.state.lock().await;
-        if state.armed && state.process.is_some() {
-            let fault = log.begin("kill", &self.name, state.pid());
-            state.kill(Duration::ZERO, fault)?;
-        }
-        Ok(())
+    /// Whether a process is there and goes on.
+    pub(super) async fn is_at_work(&self) -> bool {
+        let state = self.state.lock().await;
+        let goes_on = |process: &Process| !process.is_stopped();
+        state.ended_by.is_none() && state.asleep.is_none() && state.process.as_ref().is_some_and(goes_on)
+    }
+
+    /// Its ways are free, and its clock is right.
+    pub(in crate::torture) async fn heal(&self) -> Result<(), Error> {
+        let outbox = again(UNDO_WITHIN, || self.ways.heal()).await;
+        let sink = match &self.ways.sink {
+            Some(door) => again(UNDO_WITHIN, || door.heal()).await,
+            None => Ok(()),
+        };
+        outbox.and(sink).and(self.clock.as_ref().map_or(Ok(()), |clock| clock.set("+0")))
     }
 
     pub(in crate::torture) async fn lock(&self) -> MutexGuard<'_, State> {
@@ -123,33 +130,78 @@ impl Post {
     /// Ends its process in order, and has another one started after a while. False if there was none.
     pub(in crate::torture) async fn stop(&self, after: Duration, log: &Log) -> Result<bool, Error> {
         let mut state = self.state.lock().await;
-        let Some(mut process) = state.process.take() else { return Ok(false) };
-        if process.terminate().is_ok() {
-            // One that stands still at a fail point ends once it goes on.
-            let _ = process.resume();
-            match process.wait(STOP_WITHIN).await {
-                Ok(status) if status.success() || killed(status) => {}
-                Ok(status) => log.find(format!("{} did not stop in order ({status})", self.name)),
-                Err(late) => log.find(late.to_string()),
+        let Some(process) = &mut state.process else { return Ok(false) };
+        if process.terminate().is_err() {
+            // It has ended by itself in this moment, and the watcher says of what.
+            return Ok(false);
+        }
+        let (mut deadline, mut slept) = (Instant::now() + STOP_WITHIN, state.asleep.is_some());
+        loop {
+            // It may come by a fail point on its way out, where it stands still.
+            if self.rest_or_resume(&mut state, log) {
+                (deadline, slept) = (Instant::now() + STOP_WITHIN, true);
+            }
+            let Some(process) = &mut state.process else { return Ok(false) };
+            match process.exit_status()? {
+                None if Instant::now() < deadline => tokio::time::sleep(POLL).await,
+                None => {
+                    log.find(format!("{} still runs {STOP_WITHIN:?} after it was told to stop", self.name));
+                    break;
+                }
+                // Who sleeps for longer than it may drain says so.
+                Some(status) if status.success() || (slept && !was_killed(status)) => break,
+                Some(status) => {
+                    self.take_note(&mut state, status, log);
+                    break;
+                }
             }
         }
+        state.process = None;
+        state.asleep = None;
         state.due = Instant::now() + after;
         Ok(true)
     }
 
     /// The next process gets another configuration.
     pub(in crate::torture) async fn change(&self) {
-        let mut state = self.state.lock().await;
-        state.settings = Settings::draw(&mut state.random);
+        self.draw_settings(&mut *self.state.lock().await);
     }
 
     /// Gives it another configuration, to be read again at once.
     pub(in crate::torture) async fn reconfigure(&self, folder: &Path, common: &Common) -> Result<bool, Error> {
         let mut state = self.state.lock().await;
-        state.settings = Settings::draw(&mut state.random);
+        self.draw_settings(&mut state);
         self.write(&state, folder, common)?;
         let Some(process) = &mut state.process else { return Ok(false) };
         Ok(process.hang_up().is_ok())
+    }
+
+    /// Its process can write its file at the sink no further than so many bytes past its end, until it is freed. False if
+    /// that cannot be: the limit is one for all its files, and its history must not have a hole.
+    pub(in crate::torture) async fn fill(&self, file: &Path, room: u64) -> Result<bool, Error> {
+        const HISTORY_GROWS: u64 = 4 << 20;
+        let state = self.state.lock().await;
+        let Some(process) = &state.process else { return Ok(false) };
+        let length = |path: &Path| path.metadata().map(|found| found.len()).unwrap_or_default();
+        let most = length(file) + room;
+        if most < length(&self.history(&state)) + HISTORY_GROWS {
+            return Ok(false);
+        }
+        // It may have ended by itself in this moment.
+        Ok(process.limit_files(Some(most)).is_ok())
+    }
+
+    /// It can write as much as it likes.
+    pub(in crate::torture) async fn free(&self) {
+        if let Some(process) = &self.state.lock().await.process {
+            // One that has ended meanwhile has no limit to be lifted.
+            let _ = process.limit_files(None);
+        }
+    }
+
+    fn draw_settings(&self, state: &mut State) {
+        state.changes += 1;
+        state.settings = Settings::draw(&mut random(&self.plan, "settings", self.number, state.changes));
     }
 
     fn write(&self, state: &State, folder: &Path, common: &Common) -> Result<(), Error> {
@@ -167,15 +219,18 @@ impl Post {
         std::fs::write(&path, text).map_err(|cause| Error::because(format!("writing {}", path.display()), &cause))
     }
 
-    fn begin(&self, state: &mut State, folder: &Path, common: &Common, points: bool) -> Result<(), Error> {
+    fn begin(&self, state: &mut State, folder: &Path, common: &Common) -> Result<(), Error> {
         state.starts += 1;
         let name = format!("{}-{}", self.name, state.starts);
         self.write(state, folder, common)?;
-        let mut command = Command::new(executable()?);
+        // Past its limit a file is to be an error that the process can see (`fill`), and no signal.
+        let mut command = Command::new("env");
+        command.arg("--ignore-signal=XFSZ").arg(executable()?);
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PG")) {
             command.env_remove(name);
         }
-        let fault = state.draw_point(self.lasting).filter(|_| points).unwrap_or_default();
+        let random = |purpose| random(&self.plan, purpose, self.number, state.starts);
+        let aims = aims::draw(&self.plan, self.lasting, &mut random("aims"));
         command
             .current_dir(folder)
             .env_remove("RUST_LOG")
@@ -183,20 +238,86 @@ impl Post {
             .arg("run")
             .arg("--config")
             .arg(folder.join(format!("{}.toml", self.name)))
-            .env("PGBATON_HISTORY", folder.join(format!("{name}.history")))
-            .env("PGBATON_FAULT", &fault);
+            .env("PGBATON_HISTORY", self.history(state))
+            .env("PGBATON_FAULT", aims)
+            .env("PGBATON_FAULT_OFF", fail_points_off(folder));
         if let Some(clock) = &self.clock {
             command.envs(clock.environment(true));
         }
-        state.armed = !fault.is_empty();
+        state.sleeps = random("sleeps");
+        state.heard = 0;
         state.process = Some(Process::start(&name, folder, command)?);
         state.ended_by = None;
         Ok(())
     }
+
+    /// Of the process that is there.
+    fn history(&self, state: &State) -> PathBuf {
+        self.plan.folder.join(format!("{}-{}.history", self.name, state.starts))
+    }
+
+    fn look(&self, state: &mut State, folder: &Path, common: &Common) -> Result<(), Error> {
+        let Some(process) = &mut state.process else {
+            return if Instant::now() >= state.due { self.begin(state, folder, common) } else { Ok(()) };
+        };
+        let Some(status) = process.exit_status()? else {
+            self.rest_or_resume(state, &common.log);
+            return Ok(());
+        };
+        self.take_note(state, status, &common.log);
+        state.process = None;
+        state.asleep = None;
+        state.due = Instant::now() + millis(&mut random(&self.plan, "restarts", self.number, state.starts), 0, 2_000);
+        Ok(())
+    }
+
+    /// Of an end that nobody here brought about: only one at a fail point is part of the plan.
+    fn take_note(&self, state: &mut State, status: ExitStatus, log: &Log) {
+        let Some(process) = &state.process else { return };
+        let (pid, said) = (process.id(), last_lines(process.stderr()));
+        let news = state.news();
+        match news.iter().find_map(|told| told.strip_prefix("kill ")).filter(|_| was_killed(status)) {
+            Some(point) => state.ended_by = Some(log.begin_at("kill_at_point", &self.name, point, pid)),
+            None => log.find(format!("{} ended by itself ({status}); the end of its log:\n{said}", self.name)),
+        }
+    }
+
+    /// If it has stopped itself, it stands still for a while, and is resumed. True for as long as it does.
+    fn rest_or_resume(&self, state: &mut State, log: &Log) -> bool {
+        let Some(process) = state.process.as_mut().filter(|_| !state.paused) else { return false };
+        let points = *self.points.borrow();
+        if let Some((_, until)) = &state.asleep {
+            if points && Instant::now() < *until {
+                return true;
+            }
+            // It may have been killed meanwhile. With this the fault is over.
+            let _ = process.resume();
+            state.asleep = None;
+            return true;
+        }
+        if !process.is_stopped() {
+            return false;
+        }
+        let pid = process.id();
+        let news = state.news();
+        let point = news.last().map_or("?", |told| told.strip_prefix("stop ").unwrap_or(told));
+        let random = &mut state.sleeps;
+        let asleep = if random.random_bool(0.4) {
+            millis(random, 10, TTL_MS * 3 / 4)
+        } else {
+            millis(random, TTL_MS, TTL_MS * 4)
+        };
+        state.asleep = Some((log.begin_at("stop_at_point", &self.name, point, pid), Instant::now() + asleep));
+        true
+    }
 }
 
-/// Whether it was killed, by itself or by somebody else.
-fn killed(status: ExitStatus) -> bool {
+/// A stream for each purpose, place and number, so that what happens first changes nothing.
+fn random(plan: &Plan, purpose: &str, place: u32, number: u32) -> StdRng {
+    plan.random(purpose, (u64::from(place) << 32) | u64::from(number))
+}
+
+fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(rustix::process::Signal::KILL.as_raw())
 }
 
@@ -206,97 +327,37 @@ impl State {
     }
 
     /// SIGKILL. The next process starts after a while, and ends the fault.
-    pub(in crate::torture) fn kill(&mut self, after: Duration, fault: Fault) -> Result<(), Error> {
-        if let Some(mut process) = self.process.take() {
-            // It may have ended by itself in this moment.
-            let _ = process.kill();
-        }
-        self.due = Instant::now() + after;
-        self.ended_by = Some(fault);
-        Ok(())
-    }
-
-    /// Half of the processes have one.
-    fn draw_point(&mut self, lasting: bool) -> Option<String> {
-        let random = &mut self.random;
-        let (one, kill) = (random.random_bool(0.5), random.random_bool(0.4));
-        let point = POINTS.get(random.random_range(0..POINTS.len()))?;
-        // Now and then at once, and mostly after some time.
-        let at = 1 << random.random_range(0..11_u32);
-        let at = random.random_range(at..=at * 2);
-        one.then(|| format!("{point}:{}:{at}", if kill && !lasting { "kill" } else { "stop" }))
-    }
-}
-
-/// Starts, resumes and starts again, for as long as the run lasts.
-pub(super) async fn watch_over(post: Arc<Post>, folder: PathBuf, common: Arc<Common>, points: watch::Receiver<bool>) {
-    loop {
-        tokio::time::sleep(LOOK_EVERY).await;
-        let stands_still = {
-            let mut state = post.state.lock().await;
-            let points = *points.borrow();
-            if let Err(error) = post.look(&mut state, &folder, &common, points) {
-                common.log.find(error.to_string());
-                state.due = Instant::now() + Duration::from_secs(1);
-            }
-            state.stands_still()
-        };
-        if let Some(pid) = stands_still {
-            post.resume_after_a_while(pid, &common.log).await;
+    pub(in crate::torture) fn kill(&mut self, after: Duration, fault: Fault) {
+        // One that has ended by itself in this moment is the watcher's.
+        if self.process.as_mut().is_some_and(|process| process.kill().is_ok()) {
+            self.process = None;
+            self.asleep = None;
+            self.due = Instant::now() + after;
+            self.ended_by = Some(fault);
         }
     }
-}
 
-impl Post {
-    fn look(&self, state: &mut State, folder: &Path, common: &Common, points: bool) -> Result<(), Error> {
-        let Some(process) = &mut state.process else {
-            return if Instant::now() >= state.due { self.begin(state, folder, common, points) } else { Ok(()) };
-        };
-        let Some(status) = process.exit_status()? else { return Ok(()) };
-        let pid = process.id();
-        if killed(status) {
-            let fault = common.log.begin("kill_at_point", &self.name, Some(pid));
-            state.ended_by = Some(fault);
-        } else {
-            let said = last_lines(process.stderr());
-            common.log.find(format!("{} ended by itself ({status}); the end of its log:\n{said}", self.name));
-        }
-        state.process = None;
-        state.due = Instant::now() + millis(&mut state.random, 0, 2_000);
-        Ok(())
-    }
-
-    /// The same process, if it is still there.
-    async fn resume_after_a_while(&self, pid: u32, log: &Log) {
-        let fault = log.begin("stop_at_point", &self.name, Some(pid));
-        let ttl = u64::try_from(TTL.as_millis()).unwrap_or_default();
-        let asleep = {
-            let random = &mut self.state.lock().await.random;
-            if random.random_bool(0.4) { millis(random, 10, ttl * 3 / 4) } else { millis(random, ttl, ttl * 4) }
-        };
-        tokio::time::sleep(asleep).await;
-        let mut state = self.state.lock().await;
-        if let Some(process) = state.process.as_mut().filter(|process| process.id() == pid) {
-            let _ = process.resume();
-        }
-        drop(state);
-        fault.end();
-    }
-}
-
-impl State {
-    /// Its process, if it has stopped itself.
-    fn stands_still(&self) -> Option<u32> {
-        let pid = self.process.as_ref()?.id();
-        if self.paused {
-            return None;
-        }
-        let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let state = text.rsplit_once(')')?.1.split_whitespace().next()?;
-        (state == "T").then_some(pid)
+    /// What its process has told of fail points since this was last asked.
+    fn news(&mut self) -> Vec<String> {
+        let told = self.process.as_ref().map(aims::told).unwrap_or_default();
+        let news = told.get(self.heard..).unwrap_or_default().to_vec();
+        self.heard = told.len();
+        news
     }
 
     pub(in crate::torture) fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Process::id)
+    }
+}
+
+/// Starts, resumes and starts again, for as long as the run lasts.
+pub(super) async fn watch_over(post: Arc<Post>, folder: PathBuf, common: Arc<Common>) {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let mut state = post.state.lock().await;
+        if let Err(error) = post.look(&mut state, &folder, &common) {
+            common.log.find(error.to_string());
+            state.due = Instant::now() + Duration::from_secs(1);
+        }
     }
 }

@@ -111,6 +111,7 @@ impl Desk {
             None => self.client.execute(&self.bare_without_key, &[&serial, &draft.id, &draft.size]).await?,
         };
         if written == 0 {
+            shared.book.tell(Event::RolledBack { transaction: number });
             return Ok(Ended::RolledBack);
         }
         shared.book.tell(Event::Committed { transaction: number, sent });
@@ -135,10 +136,11 @@ impl Desk {
             End::Commit => self.client.batch_execute("commit").await?,
             End::CommitLazily => {
                 self.client.batch_execute("set local synchronous_commit = off; commit").await?;
-                return Ok(Ended::Unsure);
+                return Ok(Ended::CommittedLazily(written));
             }
             End::Rollback => {
                 self.client.batch_execute("rollback").await?;
+                shared.book.tell(Event::RolledBack { transaction: number });
                 return Ok(Ended::RolledBack);
             }
             End::Prepare { wait, commit } => {

@@ -45,8 +45,8 @@ impl Kind {
             Kind::Small => millis(random, 0, 30),
             Kind::Rows => millis(random, 0, 20),
             Kind::Bulk => {
-                let seconds = u64::from(plan.bulk > 100_000) * 40_000 + 5_000;
-                millis(random, seconds / 5, seconds)
+                let most = if plan.bulk > 100_000 { 45_000 } else { 5_000 };
+                millis(random, most / 5, most)
             }
             Kind::Patient => millis(random, 0, 3_000),
         }

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use checker::history::Event;
+use tokio::time::{Instant, timeout};
 use tokio_postgres::error::SqlState;
 
 use super::super::book::now;
@@ -15,6 +16,9 @@ use crate::Error;
 const NAMED: &str = "torture-";
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
+/// One attempt, and all of them: no fault keeps a server away for so long.
+const ATTEMPT: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What the server knows it by.
 pub(super) fn name(transaction: u64) -> String {
@@ -22,25 +26,33 @@ pub(super) fn name(transaction: u64) -> String {
 }
 
 /// Ends it, however often the server goes away meanwhile. `written` messages of it count if this very attempt committed them.
+/// What is still there after minutes is left to the sweep.
 pub(super) async fn end(transaction: u64, commit: bool, written: u64, shared: &Shared) -> Ended {
     let name = name(transaction);
     let verb = if commit { "commit" } else { "rollback" };
-    loop {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
         if let Ok(client) = shared.primary.producer().await {
             let sent = now();
-            match client.batch_execute(&format!("{verb} prepared '{name}'")).await {
-                Ok(()) if commit => {
+            let sql = format!("{verb} prepared '{name}'");
+            match timeout(ATTEMPT, client.batch_execute(&sql)).await {
+                Ok(Ok(())) if commit => {
                     shared.book.tell(Event::Committed { transaction, sent });
                     return Ended::Committed(written);
                 }
-                Ok(()) => return Ended::RolledBack,
+                Ok(Ok(())) => {
+                    shared.book.tell(Event::RolledBack { transaction });
+                    return Ended::RolledBack;
+                }
                 // Never prepared, or ended by an attempt whose answer was lost, or lost in a fail-over.
-                Err(error) if error.code() == Some(&SqlState::UNDEFINED_OBJECT) => return Ended::Unsure,
-                Err(_) => {}
+                Ok(Err(error)) if error.code() == Some(&SqlState::UNDEFINED_OBJECT) => return Ended::Unsure,
+                Ok(Err(_)) | Err(_) => {}
             }
         }
         tokio::time::sleep(PAUSE).await;
     }
+    shared.met(&format!("{name} was not ended within {PATIENCE:?}"));
+    Ended::Unsure
 }
 
 /// Rolls back what nobody stays with any more: prepared by a backend whose client had given up already. `living` are those

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rand::RngExt;
 use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
 use uuid::Uuid;
 
 use super::super::plan::{KEYS, Plan, millis};
@@ -14,6 +15,8 @@ const HOT: std::ops::Range<u32> = 0..KEYS * 3 / 4;
 const OF_BULK: std::ops::Range<u32> = KEYS * 3 / 4..KEYS * 7 / 8;
 /// Keys of those who keep transactions open.
 const OF_PATIENT: std::ops::Range<u32> = KEYS * 7 / 8..KEYS;
+/// So few of them in one transaction that two seldom wait for each other: several are open at once.
+const PATIENT_KEYS: std::ops::RangeInclusive<usize> = 1..=5;
 /// Rows of one statement of a bulk load.
 const BULK_PIECE: u64 = 5_000;
 
@@ -152,10 +155,11 @@ pub(super) fn bulk(plan: &Plan, random: &mut StdRng) -> Work {
 /// One that stays open for long, in one phase or two.
 pub(super) fn patient(plan: &Plan, random: &mut StdRng) -> Work {
     let count = random.random_range(1..50);
+    let keys: Vec<u32> = (0..random.random_range(PATIENT_KEYS)).map(|_| random.random_range(OF_PATIENT)).collect();
     let mut pieces = Vec::new();
     for _ in 0..random.random_range(1..=3) {
         let drafts = (0..count).map(|_| {
-            let key = (!random.random_bool(0.3)).then(|| random.random_range(OF_PATIENT));
+            let key = if random.random_bool(0.3) { None } else { keys.choose(random).copied() };
             draft(random, key)
         });
         pieces.push(Piece { how: How::Rows, drafts: drafts.collect(), savepoint: savepoint(random, 0.2) });
@@ -230,6 +234,16 @@ mod tests {
         let mut random = StdRng::seed_from_u64(1);
         let ids: std::collections::HashSet<Uuid> = (0..10_000).map(|_| id(&mut random)).collect();
         assert_eq!(ids.len(), 10_000);
+    }
+
+    #[test]
+    fn a_patient_transaction_takes_few_keys() {
+        let mut random = StdRng::seed_from_u64(5);
+        let plan = Plan::for_tests(5, crate::torture::plan::SinkKind::File);
+        for _ in 0..200 {
+            let Work::Whole(whole) = patient(&plan, &mut random) else { panic!("a single statement") };
+            assert!(whole.keys().len() <= *PATIENT_KEYS.end());
+        }
     }
 
     #[test]

@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
+use checker::Verdict;
+use proof::servers::shared;
+use tokio_postgres::Client;
+
 use super::{Scene, Sink, writer};
 use crate::hand::until;
 
-/// Messages of this key take their time at the sink.
-const SLOW: u32 = 1;
-
 /// A transaction that has its number commits after a later one was delivered.
-pub async fn reads_by_id(wrong: Option<&'static str>) -> Vec<String> {
+pub async fn reads_by_id(wrong: Option<&'static str>) -> Verdict {
     let mut scene = Scene::new(wrong, Sink::Inbox).await;
-    scene.start("r1", 4, "").await;
-    scene.claims("r1", 4).await;
+    scene.start("r1", 1, "").await;
+    scene.claims("r1", 1).await;
     let mut late = scene.open().await;
     scene.send(&mut late, 1).await;
     until("a later one is delivered", async || {
@@ -25,7 +26,7 @@ pub async fn reads_by_id(wrong: Option<&'static str>) -> Vec<String> {
 }
 
 /// A transaction that has its id early waits for the key, which a later one has.
-pub async fn orders_by_xid(wrong: Option<&'static str>) -> Vec<String> {
+pub async fn orders_by_xid(wrong: Option<&'static str>) -> Verdict {
     let mut scene = Scene::new(wrong, Sink::Inbox).await;
     for key in 0..4 {
         let (mut early, mut later) = (scene.open().await, scene.open().await);
@@ -38,44 +39,65 @@ pub async fn orders_by_xid(wrong: Option<&'static str>) -> Vec<String> {
     scene.judged().await
 }
 
-/// One lane is busy with what it has read while the other one acknowledges, and messages come in for both.
-pub async fn takes_a_floor_too_new(wrong: Option<&'static str>) -> Vec<String> {
-    let mut scene = Scene::new(wrong, Sink::Inbox).await;
-    let fast = scene.key_of_another_lane(SLOW, 2).await;
-    scene.slow_down(SLOW, Duration::from_millis(8)).await;
-    scene.write(SLOW, 200).await;
+/// One lane is stuck at the sink with what it has read. Its next messages, and one of the other lane, come in, and that one's
+/// acknowledgement is the first since the stuck lane's target was taken.
+pub async fn takes_a_floor_too_new(wrong: Option<&'static str>) -> Verdict {
+    let mut scene = Scene::on(shared(15).await.unwrap(), wrong, Sink::Inbox, Duration::from_secs(10)).await;
+    // No acknowledgement but of messages.
+    scene.more = "acknowledge_idle = \"1h\"";
+    scene.lanes = 2;
+    let [slow, fast]: [u32; 2] = scene.key_of_each_lane(1).await.into_iter().collect::<Vec<_>>().try_into().unwrap();
+    let gate = scene.gate(slow).await;
+    // More than one window, and a lane that is so far behind its reader is read no further: the target has no end yet.
+    scene.write(slow, 1_000).await;
     scene.start("r1", 2, "").await;
     scene.claims("r1", 2).await;
-    for _ in 0..150 {
-        scene.write(fast, 1).await;
-        scene.write(SLOW, 4).await;
-    }
+    gate.is_waited_for().await;
+    scene.write(slow, 5).await;
+    let last: i64 = scene.admin.query_one("select max(id) from pgbaton.outbox", &[]).await.unwrap().get(0);
+    scene.write(fast, 1).await;
+    until("the other lane has acknowledged", async || {
+        let sql = "select exists (select from pgbaton.position where l >= $1)";
+        scene.admin.query_one(sql, &[&last]).await.unwrap().get(0)
+    })
+    .await;
+    gate.open().await;
     scene.judged().await
 }
 
-impl Scene {
-    /// Has each message of this key take so long at the inbox.
-    pub async fn slow_down(&self, key: u32, by: Duration) {
-        let sql = format!(
-            "create function app.slow_down() returns trigger language plpgsql as $$
-               begin perform pg_sleep({}); return new; end $$;
-             create trigger slow_down before insert on app.inbox for each row when (new.key = '{}')
-               execute function app.slow_down()",
-            by.as_secs_f64(),
-            writer::name(key)
-        );
-        self.admin.batch_execute(&sql).await.unwrap();
+/// Keeps messages of a key out of the inbox until it is opened.
+pub struct Gate(Client);
+
+impl Gate {
+    pub async fn open(self) {
+        self.0.batch_execute("select pg_advisory_unlock_all()").await.unwrap();
     }
 
-    /// The number of a key of another lane than this one's.
-    async fn key_of_another_lane(&self, key: u32, lanes: i64) -> u32 {
-        let sql = "select hashtextextended($1 collate \"C\", 0) & ($2::bigint - 1)";
-        let lane =
-            async |key: u32| self.admin.query_one(sql, &[&writer::name(key), &lanes]).await.unwrap().get::<_, i64>(0);
-        let mut other = key + 1;
-        while lane(other).await == lane(key).await {
-            other += 1;
-        }
-        other
+    async fn is_waited_for(&self) {
+        let sql = "select exists (select from pg_locks where locktype = 'advisory' and not granted and database =
+                   (select oid from pg_database where datname = current_database()))";
+        until("an append waits", async || self.0.query_one(sql, &[]).await.unwrap().get(0)).await;
+    }
+}
+
+impl Scene {
+    /// Has each append with a message of this key wait.
+    pub async fn gate(&self, key: u32) -> Gate {
+        self.gate_of("app.inbox", &format!("new.key = '{}'", writer::name(key))).await
+    }
+
+    /// Has each insert of such rows into this table wait. (A lock of the table would keep statements from being prepared.)
+    pub async fn gate_of(&self, table: &str, rows: &str) -> Gate {
+        const LOCK: u32 = 4711;
+        let sql = format!(
+            "create function app.wait_at_the_gate() returns trigger language plpgsql as $$
+               begin perform pg_advisory_xact_lock_shared({LOCK}); return new; end $$;
+             create trigger gate before insert on {table} for each row when ({rows})
+               execute function app.wait_at_the_gate()"
+        );
+        self.admin.batch_execute(&sql).await.unwrap();
+        let gate = self.fixture.admin().await.unwrap();
+        gate.batch_execute(&format!("select pg_advisory_lock({LOCK})")).await.unwrap();
+        Gate(gate)
     }
 }

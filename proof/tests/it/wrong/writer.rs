@@ -80,19 +80,21 @@ impl Scene {
         self.book.tell(Event::Wrote { transaction: open.transaction, messages: vec![message] });
     }
 
-    pub async fn commit(&mut self, open: Open) {
+    /// Gives the ids of its messages.
+    pub async fn commit(&mut self, open: Open) -> Vec<String> {
         let sent = book::now();
         open.client.batch_execute("commit").await.unwrap();
         self.book.tell(Event::Committed { transaction: open.transaction, sent });
-        self.written.committed.insert(open.transaction, open.messages);
+        self.written.committed.insert(open.transaction, open.messages.clone());
+        open.messages
     }
 
-    /// One transaction with so many messages of this key.
-    pub async fn write(&mut self, key: u32, messages: usize) {
+    /// One transaction with so many messages of this key. Gives their ids.
+    pub async fn write(&mut self, key: u32, messages: usize) -> Vec<String> {
         let mut open = self.open().await;
         for _ in 0..messages {
             self.send(&mut open, key).await;
         }
-        self.commit(open).await;
+        self.commit(open).await
     }
 }
