@@ -203,7 +203,12 @@ create table pgbaton.relay (
   -- A new one when it is dropped and registered again, or re-based: a sink's position that names another does not count.
   registration  uuid        not null default pg_catalog.gen_random_uuid(),
   registered_at timestamptz not null default pg_catalog.now(),
-  registered_by xid8        not null default pg_catalog.pg_current_xact_id()
+  registered_by xid8        not null default pg_catalog.pg_current_xact_id(),
+  -- Null for a relay of the outbox. Else it delivers the rows of a table that others made: which one, and what all its
+  -- replicas have to agree about, as `pgbaton adopt` shows it. One relay a table: a mark cannot tell two of them apart.
+  adopted       oid         unique,
+  definition    jsonb,
+  check ((adopted is null) = (definition is null))
 ) with (fillfactor = 50);
 
 -- The advisory lock that whoever empties a segment takes exclusively: "every lane of every relay has passed it" must not
@@ -259,16 +264,18 @@ create table pgbaton.position (
   epoch      bigint      not null,
   seq        bigint      not null,  -- counted by the owner within its epoch
   batch      bigint      not null,  -- number of the lane's last batch that was handed to the sink
-  consumed   pg_snapshot not null,
-  floor      bigint      not null,
+  -- From here to `last`: how far it is in the outbox. Null for an adopted table, whose rows say themselves what is pending.
+  consumed   pg_snapshot,
+  floor      bigint,
   target     pg_snapshot,
   ceiling    bigint,
-  last       bigint      not null,
+  last       bigint,
   l          bigint,                -- the last number its replica had read from the sequence …
   x          xid8,                  -- … before this transaction took this id
   set_back   boolean     not null default false,  -- on purpose, to send again what a sink had lost
   written_at timestamptz not null default pg_catalog.now(),
-  check ((target is null) = (ceiling is null))
+  check ((target is null) = (ceiling is null)),
+  check (pg_catalog.num_nulls(consumed, floor, last) in (0, 3))
 ) partition by list (leaf);
 create table pgbaton.position_0 partition of pgbaton.position for values in (0);
 create table pgbaton.position_1 partition of pgbaton.position for values in (1);
@@ -285,6 +292,10 @@ create view pgbaton.newest as
     ) m
     order by m.epoch desc, m.seq desc limit 1
   ) n on true;
+
+-- The same of the relays that read the outbox: adopted tables keep no segment.
+create view pgbaton.in_outbox as
+  select n.* from pgbaton.newest n join pgbaton.relay r on r.name = n.relay where r.adopted is null;
 
 -- Who still needs a segment, or why it is kept; null if nobody does. A lane has passed it when everything in it is visible
 -- in S: the greatest transaction id lies below xmax(S), and none of xip(S) is in it. Or visible in T and not above `last`.
@@ -306,24 +317,24 @@ begin
     return null;
   end if;
   execute format('select o.id, o.created_at from %s o order by o.id desc limit 1', leaf) into greatest_id, newest;
-  if not exists (select from pgbaton.relay) then
+  if not exists (select from pgbaton.relay r where r.adopted is null) then
     return 'no relay is registered';
   end if;
   -- A lane of n covers the n-th part of all hashes, and together they have to cover all; any n divides 2^20.
   for lane in
     select r.name from pgbaton.relay r
-    where (select sum((1 << 20) / l.lanes) from pgbaton.lane l where l.relay = r.name) is distinct from 1 << 20
+    where r.adopted is null and (select sum((1 << 20) / l.lanes) from pgbaton.lane l where l.relay = r.name) is distinct from 1 << 20
   loop
     return format('relay %s, which lacks lanes', lane.name);
   end loop;
   -- Of all transactions that some lane's S or T saw running, those that are in this segment.
   select array_agg(distinct x.xid) into running
-    from pgbaton.newest n cross join lateral (
+    from pgbaton.in_outbox n cross join lateral (
       select pg_snapshot_xip(n.consumed) union all select pg_snapshot_xip(n.target)) x(xid)
     where x.xid <= greatest_xid;
   execute format('select array_agg(x.xid) from unnest($1) x(xid) where exists (select from %s o where o.xid = x.xid)', leaf)
     into running using running;
-  select n.relay, n.lane into lane from pgbaton.newest n
+  select n.relay, n.lane into lane from pgbaton.in_outbox n
     where ((greatest_xid < pg_snapshot_xmax(n.consumed)
             and not exists (select from pg_snapshot_xip(n.consumed) x(xid) where x.xid = any(running)))
            or (greatest_id <= n.last and greatest_xid < pg_snapshot_xmax(n.target)
@@ -415,7 +426,7 @@ begin
   end loop;
   -- Everything that S sees lies at or below the ceiling: what was inserted since a restore bears small transaction ids.
   with lane as materialized (
-    select n.lane, n.lanes, n.consumed, n.target, n.last, coalesce(n.ceiling, n.last) as ceiling from pgbaton.newest n
+    select n.lane, n.lanes, n.consumed, n.target, n.last, coalesce(n.ceiling, n.last) as ceiling from pgbaton.in_outbox n
   ), due as materialized (
     select o.id from pgbaton.outbox o cross join (select distinct l.lanes from lane l) of
       join lane l on l.lanes = of.lanes and l.lane = (o.hash & (of.lanes - 1))::integer
@@ -438,11 +449,15 @@ begin
   select coalesce(jsonb_object_agg(n.relay || ' ' || n.lane, n.batch), '{}') into batches from pgbaton.newest n;
   delete from pgbaton.replica;
   update pgbaton.lane set owner = null, epoch = epoch + 1;
-  update pgbaton.relay set registration = gen_random_uuid(), registered_by = pg_current_xact_id();
+  -- A table that was restored is another one, by the same name.
+  update pgbaton.relay set registration = gen_random_uuid(), registered_by = pg_current_xact_id(),
+    adopted = coalesce(to_regclass(definition ->> 'table'), adopted);
   delete from pgbaton.position;
   insert into pgbaton.position (leaf, relay, lane, epoch, seq, batch, consumed, floor, last)
-    select f.leaf, l.relay, l.lane, l.epoch, 0, coalesce((batches ->> (l.relay || ' ' || l.lane))::bigint, 0), s, 0, number
-    from pgbaton.lane l, pgbaton.position_leaf f;
+    select f.leaf, l.relay, l.lane, l.epoch, 0, coalesce((batches ->> (l.relay || ' ' || l.lane))::bigint, 0),
+           case when r.adopted is null then s end, case when r.adopted is null then 0 end,
+           case when r.adopted is null then number end
+    from pgbaton.lane l join pgbaton.relay r on r.name = l.relay, pgbaton.position_leaf f;
   update pgbaton.segment
     set emptied_at = null, emptied_by = null, emptied_least = null, emptied_xid = null, emptied_id = null;
   update pgbaton.home h set system_identifier = c.system_identifier, database = d.oid, outbox = 'pgbaton.outbox'::regclass,

@@ -16,11 +16,13 @@ use crate::error::{Error, Kind};
 use crate::lane::RelayName;
 use crate::relay::{LANES, Limits, MOST_LANES, Pace, RelaySpec, Start};
 use crate::replica::{DRAIN, LEAST_TTL, MOST_TTL, ReplicaSpec, TTL};
+use crate::source::SourceSpec;
 
 mod file;
 mod overrides;
 mod section;
 mod sink;
+mod source;
 
 pub use section::duration;
 use section::{Problems, Section};
@@ -83,6 +85,7 @@ struct ReplicaFields {
 
 struct RelayFields {
     name: Option<RelayName>,
+    source: SourceSpec,
     lanes: i32,
     start: Start,
     topics: Vec<String>,
@@ -169,6 +172,7 @@ impl Config {
         for relay in self.relays {
             relays.push(RelaySpec {
                 name: relay.name.ok_or_else(missing)?,
+                source: relay.source,
                 lanes: relay.lanes,
                 start: relay.start,
                 topics: relay.topics,
@@ -289,12 +293,22 @@ fn one_writer_a_file(relays: &[RelayFields], problems: &Problems) {
     }
 }
 
+/// Settings without a meaning for an adopted table.
+const OF_THE_OUTBOX: [&str; 4] = ["topics", "start", "wake", "on_sink_loss"];
+
 fn relay(replica: &str, name: &str, mut section: Section<'_>, ttl: Duration, problems: &Problems) -> RelayFields {
     let path = section.path().to_owned();
     let key = |field: &str| format!("{path}.{field}");
     let relay_name = RelayName::new(name);
     if relay_name.is_none() {
         problems.add(&path, "a relay is named by 1 to 63 of a-z, 0-9, _ and -");
+    }
+    let source = source::read(&mut section, problems);
+    if let SourceSpec::Table(_) = source {
+        let keys = section.names().into_iter().filter(|name| OF_THE_OUTBOX.contains(&name.as_str()));
+        keys.for_each(|name| {
+            problems.add(&key(&name), "is for the outbox: of a table, `pending` says what is delivered")
+        });
     }
     let lanes = section.integer("lanes", LANES.unsigned_abs(), 1, MOST_LANES.unsigned_abs());
     if lanes.count_ones() != 1 {
@@ -312,10 +326,11 @@ fn relay(replica: &str, name: &str, mut section: Section<'_>, ttl: Duration, pro
     if topics.iter().any(String::is_empty) {
         problems.add(&key("topics"), "holds an empty text; no topic is empty");
     }
-    if section.string("source").is_some_and(|source| source != "native") {
-        problems.add(&key("source"), "is not \"native\", the only one there is");
-    }
-    let limits = Limits::default();
+    let limits = match source {
+        SourceSpec::Native => Limits::default(),
+        // Marking a row costs more than reading it: what is read far ahead only waits.
+        SourceSpec::Table(_) => Limits { in_flight: 1_000, ..Limits::default() },
+    };
     let limits = Limits {
         in_flight: section.size("in_flight", limits.in_flight, 1, 1_000_000),
         batch_messages: section.size("batch_messages", limits.batch_messages, 1, 100_000),
@@ -340,6 +355,7 @@ fn relay(replica: &str, name: &str, mut section: Section<'_>, ttl: Duration, pro
     let lanes = i32::try_from(lanes).unwrap_or_default();
     RelayFields {
         name: relay_name,
+        source,
         lanes,
         start,
         topics,

@@ -234,6 +234,16 @@ impl Connection {
         within(self.patience, self.rows(verb, parameters)).await
     }
 
+    /// Runs further statements of an open transaction in one round trip. After one that fails, none is run.
+    pub(crate) async fn then_all<const N: usize>(
+        &self,
+        statements: [(Verb<'_>, &[Parameter<'_>]); N],
+    ) -> Result<[Vec<Row>; N], Error> {
+        let all = statements.iter().map(|(verb, parameters)| self.rows(*verb, parameters));
+        let rows = within(self.patience, futures_util::future::try_join_all(all)).await?;
+        rows.try_into().map_err(|_| Error::new(Kind::Internal, "an answer is missing"))
+    }
+
     /// Runs the last statement of an open transaction and commits.
     pub(crate) async fn commit(&self, verb: Verb<'_>, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
         within(self.patience, async {

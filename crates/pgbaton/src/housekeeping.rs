@@ -6,14 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_postgres::types::Type;
-
-use crate::connection::{Access, Database, Slot};
+use crate::connection::{Database, Slot};
 use crate::error::Error;
 use crate::lane::ReplicaId;
 use crate::metrics::{self, AllMetrics};
 use crate::relay::Relay;
-use crate::sql;
+use crate::source::Behind;
 
 mod positions;
 pub(crate) mod segments;
@@ -43,7 +41,7 @@ pub(crate) async fn run(
         tokio::time::sleep(LOOK_EVERY).await;
         // One that fails does not keep the others from their work.
         let [measuring, emptying, pruning] = &mut failures;
-        measuring.told(measure(&mut slot, &relays).await, "measuring how far behind relays are");
+        measuring.told(measure(&relays).await, "measuring how far behind relays are");
         emptying.told(empty_segments(&mut slot, &mut segments, &metrics).await, "emptying segments");
         pruning.told(prune_positions(&mut slot).await, "pruning positions");
         if look.is_multiple_of(LOOKS_A_CHECK) {
@@ -68,18 +66,11 @@ async fn empty_segments(slot: &mut Slot, segments: &mut Segments, metrics: &AllM
 }
 
 /// How far behind each relay is, whoever owns its lanes.
-async fn measure(slot: &mut Slot, relays: &[Arc<Relay>]) -> Result<(), Error> {
-    let connection = slot.take().await?;
+async fn measure(relays: &[Arc<Relay>]) -> Result<(), Error> {
     for relay in relays {
-        let name = relay.spec.name.as_str();
-        let [rows] = connection.pipeline(Access::Read, [(sql::BEHIND, &[(&name, Type::TEXT)])]).await?;
-        if let Some(row) = rows.first() {
-            let (ids, oldest): (i64, Option<f64>) = (row.try_get("ids")?, row.try_get("oldest")?);
-            let oldest = Duration::try_from_secs_f64(oldest.unwrap_or_default()).unwrap_or_default();
-            relay.metrics.behind(u64::try_from(ids).unwrap_or_default(), oldest);
-        }
+        let Behind { messages, oldest } = relay.source.behind().await?;
+        relay.metrics.behind(messages, oldest);
     }
-    slot.put(connection);
     Ok(())
 }
 

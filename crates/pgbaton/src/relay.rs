@@ -26,7 +26,7 @@ use crate::observe::Observe;
 use crate::outcome::Fault;
 use crate::retry::Backoff;
 use crate::sink::{Capabilities, ProbeError, Sink};
-use crate::source::{Batch, Memory, Room, Source, Stint};
+use crate::source::{Batch, Memory, Room, Source, SourceSpec, Stint};
 
 mod acknowledge;
 pub(crate) mod claim;
@@ -47,6 +47,8 @@ pub(crate) const OPENINGS: usize = 8;
 pub struct RelaySpec {
     /// Its name: the same on all replicas.
     pub name: RelayName,
+    /// Where its messages come from.
+    pub source: SourceSpec,
     /// How many lanes it gets when it is registered: a power of two. From then on the table counts.
     pub lanes: i32,
     /// Where it starts when it is registered.
@@ -83,6 +85,7 @@ impl RelaySpec {
         };
         Ok(Self {
             name: RelayName::new(name).ok_or_else(refused)?,
+            source: SourceSpec::default(),
             lanes: LANES,
             start: Start::default(),
             topics: Vec::new(),
@@ -103,11 +106,27 @@ impl RelaySpec {
         if self.topics.iter().any(String::is_empty) {
             return refused("`topics` holds an empty text; no topic is empty");
         }
+        if let (SourceSpec::Table(_), Some(of_the_outbox)) = (&self.source, self.of_the_outbox()) {
+            return refused(&format!("`{of_the_outbox}` is for the outbox, and this relay reads an adopted table"));
+        }
         let Limits { in_flight, batch_messages, batch_bytes, memory } = self.limits;
         if [in_flight, batch_messages, batch_bytes, memory].contains(&0) {
             return refused("a limit of 0 lets nothing through");
         }
         Ok(())
+    }
+}
+
+impl RelaySpec {
+    /// A setting that has no meaning for an adopted table: its rows say themselves what is pending.
+    pub(crate) fn of_the_outbox(&self) -> Option<&'static str> {
+        let set = [
+            ("topics", !self.topics.is_empty()),
+            ("start", self.start == Start::Latest),
+            ("wake", self.wake),
+            ("on_sink_loss", self.resend_lost),
+        ];
+        set.into_iter().find(|(_, set)| *set).map(|(name, _)| name)
     }
 }
 
@@ -323,6 +342,9 @@ pub(crate) struct Flow {
     idle_since: AtomicI64,
     /// Told when a position was written.
     pub(crate) acknowledged: Notify,
+    /// Why nothing of the lane can be acknowledged: it ends with this.
+    refused: Mutex<Option<Error>>,
+    told: Notify,
 }
 
 impl Flow {
@@ -338,6 +360,8 @@ impl Flow {
             in_flight: AtomicUsize::new(0),
             idle_since: AtomicI64::new(nanos(clock::now())),
             acknowledged: Notify::new(),
+            refused: Mutex::default(),
+            told: Notify::new(),
         };
         (Arc::new(flow), batches)
     }
@@ -373,6 +397,22 @@ impl Flow {
 
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// A person has to decide before anything of the lane is acknowledged.
+    pub(crate) fn refuse(&self, why: Error) {
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+        self.told.notify_one();
+    }
+
+    /// Returns once nothing of the lane can be acknowledged, and says why. Cancel-safe, for one task at a time.
+    pub(crate) async fn is_refused(&self) -> Error {
+        loop {
+            if let Some(why) = self.refused.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                return why;
+            }
+            self.told.notified().await;
+        }
     }
 
     /// A written position covers these messages.

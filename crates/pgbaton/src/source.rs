@@ -5,6 +5,7 @@
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -17,8 +18,14 @@ use crate::lease::BootInstant;
 use crate::message::Messages;
 use crate::position::Incarnation;
 
+mod brought;
+mod flush;
 pub mod native;
+mod patience;
 mod settle;
+pub mod table;
+
+use table::TableSpec;
 
 /// Where messages come from.
 ///
@@ -72,8 +79,28 @@ pub trait Source: Send + Sync {
     /// Whether it was written is then unknown; it may be repeated, also with later bookmarks.
     async fn acknowledge(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error>;
 
+    /// Whether the next batch of a lane waits until the one before is acknowledged. A bookmark of the log covers all before it;
+    /// one of an adopted table names its own rows, and a sink that keeps positions keeps the last one alone.
+    fn one_batch_at_a_time(&self, sink_keeps_position: bool) -> bool;
+
+    /// How far behind the relay is, whoever owns its lanes.
+    ///
+    /// # Errors
+    /// Nothing is known then; it may be asked again.
+    async fn behind(&self) -> Result<Behind, Error>;
+
     /// Forgets a lane. What was read and not acknowledged will be read again by whoever opens it next.
     fn close(&self, grant: &Grant);
+}
+
+/// Which source a relay reads.
+#[derive(Debug, Clone, Default)]
+pub enum SourceSpec {
+    /// pgbaton's own outbox.
+    #[default]
+    Native,
+    /// An outbox table that others made.
+    Table(Arc<TableSpec>),
 }
 
 /// How far a lane is after a batch: in the source's own words, and in which incarnation that means anything.
@@ -185,11 +212,22 @@ pub struct Budget {
     pub batch_bytes: usize,
 }
 
+/// How far behind a relay is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Behind {
+    /// Messages, at most: numbers of the log that not every lane has passed; of an adopted table pending rows, up to 10,000.
+    pub messages: u64,
+    /// The age of the oldest of them, by the server's clock.
+    pub oldest: Duration,
+}
+
 /// What a read brought.
 #[derive(Debug)]
 pub struct Read {
     /// In order for each lane.
     pub batches: Vec<Batch>,
+    /// Lanes whose next message cannot be read until a person has changed it, each with the reason.
+    pub refused: Vec<(Grant, Error)>,
     /// When to read again.
     pub next: Next,
 }
@@ -306,12 +344,16 @@ pub struct Dealt {
 }
 
 /// What became of one lane's acknowledgement.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Acknowledged {
     /// It is on disk.
     Written(Lane),
     /// The lane has another owner or epoch: nothing was written, stop it.
     LaneLost(Lane, Epoch),
+    /// Not written, or not all of it: somebody holds a lock on one of its rows. To be tried again.
+    Waits(Lane),
+    /// A person has to decide: nothing of it can be written. The lane is held.
+    Refused(Lane, Error),
 }
 
 #[cfg(test)]

@@ -31,6 +31,15 @@ pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
+/// A text as SQL has it, whatever the server is set to.
+pub(crate) fn literal(text: &str) -> String {
+    let doubled = text.replace('\'', "''");
+    match doubled.contains('\\') {
+        true => format!(" E'{}'", doubled.replace('\\', "\\\\")),
+        false => format!("'{doubled}'"),
+    }
+}
+
 macro_rules! verbs {
     ($($verb:ident = $name:literal),* $(,)?) => {
         $(pub(crate) const $verb: Verb<'static> = Verb { name: $name, sql: include_str!(concat!("sql/", $name, ".sql")) };)*
@@ -56,13 +65,16 @@ verbs! {
     FLUSHED = "flushed",
     HOLDERS = "holders",
     INCARNATION = "incarnation",
+    INSERTED = "inserted",
     JOIN = "join",
     LANE_NUMBERS = "lane_numbers",
     LANES_OF = "lanes_of",
     LEAVE = "leave",
+    MARK_SETTINGS = "mark_settings",
     MESSAGE = "message",
     NEEDS = "needs",
     NEWEST = "newest",
+    NEWEST_BATCH = "newest_batch",
     OUTBOX_FACTS = "outbox_facts",
     POSITION_COPY = "position_copy",
     POSITION_SIZES = "position_sizes",
@@ -86,6 +98,7 @@ verbs! {
     STATUS = "status",
     STRAGGLERS = "stragglers",
     STRAGGLERS_END = "stragglers_end",
+    TABLE_FACTS = "table_facts",
     TARGET = "target",
     WANT_LANES = "want_lanes",
     WATCH = "watch",

@@ -122,6 +122,24 @@ impl<'a> Section<'a> {
         self.string(name)
     }
 
+    /// Whether there is a section of this name, rather than a value.
+    pub(super) fn holds_section(&self, name: &str) -> bool {
+        self.table.get(name).is_some_and(Value::is_table)
+    }
+
+    /// The keys that have not been taken out yet.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.table.keys().cloned().collect()
+    }
+
+    /// A text, or a list of them; an empty one if it is not there.
+    pub(super) fn one_or_more(&mut self, name: &str) -> Vec<String> {
+        match self.table.get(name) {
+            Some(Value::Array(_)) => self.strings(name),
+            _ => self.string(name).into_iter().collect(),
+        }
+    }
+
     /// A list of texts; an empty one if it is not there.
     pub(super) fn strings(&mut self, name: &str) -> Vec<String> {
         let Some(value) = self.table.remove(name) else { return Vec::new() };
@@ -159,7 +177,6 @@ impl<'a> Section<'a> {
     }
 
     /// A table of texts; an empty one if it is not there. Values are not quoted: they may be secrets.
-    #[cfg(feature = "http")]
     pub(super) fn texts(&mut self, name: &str) -> Vec<(String, String)> {
         let mut section = self.section(name);
         let names: Vec<String> = section.table.keys().cloned().collect();

@@ -21,6 +21,8 @@ pub(crate) enum Note {
         dealt: Dealt,
         /// Messages that were handed to the sink.
         messages: usize,
+        /// The lane's next batch waits for this to be written.
+        awaited: bool,
     },
     /// It is about to be given back: write what there is, and say when it is written, or that it cannot be.
     Flush(oneshot::Sender<()>),
@@ -80,7 +82,7 @@ impl Writer {
         let pace = &self.relay.spec.pace;
         let now = Instant::now();
         let due = match note {
-            Note::Dealt { dealt, messages } => {
+            Note::Dealt { dealt, messages, awaited } => {
                 let pending = self
                     .pending
                     .entry(dealt.grant.clone())
@@ -90,7 +92,7 @@ impl Writer {
                     })
                     .or_insert(Pending { dealt, messages });
                 // Before the lane has to wait for it.
-                if pending.messages >= (self.relay.spec.limits.in_flight / 2).max(1) {
+                if awaited || pending.messages >= (self.relay.spec.limits.in_flight / 2).max(1) {
                     now
                 } else if pending.messages > 0 {
                     now + pace.acknowledge
@@ -139,8 +141,9 @@ impl Writer {
         match self.relay.source.acknowledge(done).await {
             Ok(written) => {
                 self.relay.metrics.acknowledged();
-                written.iter().for_each(|lane| self.settle(lane));
-                true
+                let all = written.iter().all(|lane| !matches!(lane, Acknowledged::Waits(_)));
+                written.into_iter().for_each(|lane| self.settle(lane));
+                all
             }
             Err(error) => {
                 // Of an incarnation that is gone, they are forgotten together with their lanes.
@@ -150,23 +153,39 @@ impl Writer {
         }
     }
 
-    fn settle(&mut self, acknowledged: &Acknowledged) {
-        let (lane, written) = match acknowledged {
-            Acknowledged::Written(lane) => (lane, true),
-            Acknowledged::LaneLost(lane, _) => (lane, false),
+    fn settle(&mut self, acknowledged: Acknowledged) {
+        let lane = match &acknowledged {
+            Acknowledged::Waits(_) => return,
+            Acknowledged::Written(lane) | Acknowledged::LaneLost(lane, _) | Acknowledged::Refused(lane, _) => lane,
         };
         let grants: Vec<Grant> = self.pending.keys().filter(|grant| grant.lane == *lane).cloned().collect();
+        let mut refused = match acknowledged {
+            Acknowledged::Refused(_, error) => Some(error),
+            Acknowledged::LaneLost(..) => None,
+            _ => return grants.into_iter().for_each(|grant| self.written(&grant)),
+        };
         for grant in grants {
-            let Some(pending) = self.pending.remove(&grant) else { continue };
-            if written {
-                if let Some(flow) = self.relay.flows.get(&grant) {
-                    flow.covered(pending.messages);
-                    self.relay.flows.room.notify_one();
+            self.pending.remove(&grant);
+            match refused.take() {
+                // Its task ends with this, and says so.
+                Some(error) => {
+                    if let Some(flow) = self.relay.flows.get(&grant) {
+                        flow.refuse(error);
+                    }
                 }
-            } else {
-                tracing::warn!(%grant, "a position was not written: the lane has another owner or epoch");
-                self.relay.look_again.notify_one();
+                None => {
+                    tracing::warn!(%grant, "a position was not written: the lane has another owner or epoch");
+                    self.relay.look_again.notify_one();
+                }
             }
+        }
+    }
+
+    fn written(&mut self, grant: &Grant) {
+        let Some(pending) = self.pending.remove(grant) else { return };
+        if let Some(flow) = self.relay.flows.get(grant) {
+            flow.covered(pending.messages);
+            self.relay.flows.room.notify_one();
         }
     }
 }

@@ -233,6 +233,7 @@ impl LaneTask {
             let batch = tokio::select! {
                 biased;
                 () = self.deadline.over() => return LaneEnd::Stopped,
+                why = self.flow.is_refused() => return LaneEnd::Refused(why),
                 () = drained(&mut self.orders) => return self.drain().await,
                 batch = self.batches.recv() => batch,
             };
@@ -262,6 +263,7 @@ impl LaneTask {
         tokio::select! {
             biased;
             () = self.deadline.over() => LaneEnd::Stopped,
+            why = self.flow.is_refused() => LaneEnd::Refused(why),
             written = written => if written.is_ok() { LaneEnd::Drained } else { LaneEnd::Stopped },
         }
     }
@@ -275,21 +277,28 @@ impl LaneTask {
         }
         let dealt = Dealt { grant: self.flow.grant.clone(), batch: self.batch, next: batch.next };
         faults::point("lane.delivered");
-        self.relay.dealt.send(Note::Dealt { dealt, messages }).map_err(|_| LaneEnd::Stopped)
+        let awaited = messages > 0 && self.one_batch_at_a_time();
+        self.relay.dealt.send(Note::Dealt { dealt, messages, awaited }).map_err(|_| LaneEnd::Stopped)
     }
 
     /// What may repeat after a crash is bounded: handed over, and not yet covered by a written position.
     async fn wait_for_acknowledgements(&mut self, messages: usize) -> Result<(), LaneEnd> {
         let limit = self.relay.spec.limits.in_flight;
-        while self.flow.in_flight() > 0 && self.flow.in_flight() + messages > limit {
+        while self.flow.in_flight() > 0 && (self.flow.in_flight() + messages > limit || self.one_batch_at_a_time()) {
             tokio::select! {
                 biased;
                 () = self.deadline.over() => return Err(LaneEnd::Stopped),
+                why = self.flow.is_refused() => return Err(LaneEnd::Refused(why)),
                 () = drained(&mut self.orders) => return Err(LaneEnd::Drained),
                 () = self.flow.acknowledged.notified() => {}
             }
         }
         Ok(())
+    }
+
+    fn one_batch_at_a_time(&self) -> bool {
+        let keeps = self.relay.capabilities.get().is_some_and(|sink| sink.keeps_position);
+        self.relay.source.one_batch_at_a_time(keeps)
     }
 
     /// Hands one batch to the sink until every message of it is there.

@@ -1,15 +1,17 @@
 //! Reads for the lanes that have room, and hands each what it is due.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Relay;
 use crate::clock;
 use crate::error::Error;
+use crate::lane::Grant;
 use crate::lease::BootInstant;
 use crate::plan;
 use crate::retry::Backoff;
-use crate::source::{Budget, Next, Read};
+use crate::source::{Batch, Budget, Next, Read};
 use crate::thread;
 
 /// Reads until dropped. One for each relay, on a thread of its own: each chunk from the socket wakes whoever waits for it,
@@ -24,6 +26,7 @@ async fn until_dropped(relay: Arc<Relay>) {
     // Of the present pass, which may take several calls.
     let mut began = clock::now();
     let mut failing = false;
+    let mut refusals = Refusals::default();
     loop {
         let rooms = relay.flows.rooms(&relay.spec.limits);
         if !rooms.iter().any(|room| room.room) {
@@ -37,12 +40,13 @@ async fn until_dropped(relay: Arc<Relay>) {
             read = relay.source.read(&rooms, &budget) => read,
         };
         match read {
-            Ok(Read { batches, next }) => {
+            Ok(Read { batches, refused, next }) => {
                 backoff.reset();
                 if std::mem::take(&mut failing) {
                     relay.reading_refused(false);
                     tracing::info!(relay = %relay.spec.name, "reading goes on");
                 }
+                refusals.are(&relay, refused, &batches);
                 let any = batches.iter().any(|batch| !batch.messages.is_empty());
                 for batch in batches {
                     relay.flows.enqueue(batch);
@@ -66,6 +70,32 @@ async fn until_dropped(relay: Arc<Relay>) {
                 }
                 wait(&relay, backoff.next(rand::random())).await;
             }
+        }
+    }
+}
+
+/// Lanes whose next message cannot be read.
+#[derive(Default)]
+struct Refusals(BTreeMap<i32, BootInstant>);
+
+impl Refusals {
+    /// Told once a minute for each lane, as long as it stays so.
+    const AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+    fn are(&mut self, relay: &Relay, refused: Vec<(Grant, Error)>, batches: &[Batch]) {
+        for batch in batches.iter().filter(|batch| !batch.messages.is_empty()) {
+            if self.0.remove(&batch.grant.lane.number).is_some() {
+                relay.refuse(batch.grant.lane.number, false);
+            }
+        }
+        let now = clock::now();
+        for (grant, why) in refused {
+            let told = self.0.get(&grant.lane.number);
+            if told.is_none_or(|told| now.since(*told) >= Self::AGAIN_AFTER) {
+                tracing::error!(%grant, error = %why, "the lane is held: its next message cannot be read");
+                self.0.insert(grant.lane.number, now);
+            }
+            relay.refuse(grant.lane.number, true);
         }
     }
 }

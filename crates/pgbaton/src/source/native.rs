@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -18,18 +19,19 @@ use crate::error::{Error, Kind};
 use crate::lane::{Grant, RelayName, ReplicaId};
 use crate::metrics::Metrics;
 use crate::position::{Floors, Incarnation, Position, Snapshot, Target, Xid};
+use crate::source::flush;
+use crate::source::patience::Patience;
 use crate::source::settle::{Ours, Registration};
-use crate::source::{Acknowledged, Bookmark, Budget, Dealt, Memory, Opaque, Opened, Read, Room, Source, Stint};
+use crate::source::{Acknowledged, Behind, Bookmark, Budget, Dealt, Memory, Opaque, Opened, Read, Room, Source, Stint};
 use crate::sql;
 
 mod acknowledge;
 mod check;
-mod patience;
 mod read;
 mod rows;
 mod sight;
 
-use patience::Patience;
+pub(in crate::source) use check::check_server;
 
 /// What to say when positions and log do not belong together.
 pub(crate) const REBASE: &str = "The outbox comes from a dump or a copy, or was set back by hand. `pgbaton rebase` takes all positions back \
@@ -125,16 +127,9 @@ impl NativeSource {
     /// Compares an answer's incarnation with the one that everything in memory belongs to.
     fn same_incarnation(&self, found: &Incarnation) -> Result<(), Error> {
         self.log(|log| match &log.incarnation {
-            Some(known) if known != found => Err(self.other_incarnation(known, found)),
-            _ => Ok(()),
+            Some(known) => flush::same(known, found, &self.spec.relay),
+            None => Ok(()),
         })
-    }
-
-    fn other_incarnation(&self, known: &Incarnation, found: &Incarnation) -> Error {
-        Error::new(
-            Kind::OtherIncarnation(found.clone()),
-            format!("relay {}: the database was {known} and is {found} now", self.spec.relay),
-        )
     }
 
     /// The lane's newest position by the database, in the incarnation it was granted in.
@@ -329,6 +324,24 @@ impl Source for NativeSource {
 
     async fn acknowledge(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error> {
         self.write(done).await
+    }
+
+    fn one_batch_at_a_time(&self, _: bool) -> bool {
+        false
+    }
+
+    async fn behind(&self) -> Result<Behind, Error> {
+        let mut slot = self.writer.lock().await;
+        let connection = slot.take().await?;
+        let relay = self.spec.relay.as_str();
+        let [rows] = connection.pipeline(Access::Read, [(sql::BEHIND, &[(&relay, Type::TEXT)])]).await?;
+        slot.put(connection);
+        let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "the server did not say how far it is"))?;
+        let (ids, oldest): (i64, Option<f64>) = (row.try_get("ids")?, row.try_get("oldest")?);
+        Ok(Behind {
+            messages: u64::try_from(ids).unwrap_or_default(),
+            oldest: Duration::try_from_secs_f64(oldest.unwrap_or_default()).unwrap_or_default(),
+        })
     }
 
     fn close(&self, grant: &Grant) {

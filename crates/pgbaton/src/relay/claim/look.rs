@@ -14,6 +14,7 @@ use crate::lane::{Epoch, Grant, Holdings, Lane, LaneFact, RelayName, ReplicaFact
 use crate::lease::{Beat, Lease};
 use crate::position::Incarnation;
 use crate::relay::Start;
+use crate::source::SourceSpec;
 use crate::sql;
 
 /// What one look at the database told.
@@ -30,15 +31,30 @@ pub(super) struct Seen {
 /// Registers a relay unless it is. What it has by then counts: the configuration only says what it gets at first.
 pub(super) async fn register(connection: &Connection, relay: &RelaySpec) -> Result<(), Error> {
     let name = relay.name.as_str();
-    let parameters: [Parameter<'_>; 3] =
-        [(&name, Type::TEXT), (&relay.lanes, Type::INT4), (&(relay.start == Start::Latest), Type::BOOL)];
+    let (table, definition) = match &relay.source {
+        SourceSpec::Native => (None, None),
+        SourceSpec::Table(table) => (Some(table.table.to_string()), Some(table.definition())),
+    };
+    let text = definition.as_ref().map(ToString::to_string);
+    let parameters: [Parameter<'_>; 5] = [
+        (&name, Type::TEXT),
+        (&relay.lanes, Type::INT4),
+        (&(relay.start == Start::Latest), Type::BOOL),
+        (&table, Type::TEXT),
+        (&text, Type::TEXT),
+    ];
     connection.lock(sql::REGISTER_LOCK, &[]).await?;
-    if !connection.commit(sql::REGISTER, &parameters).await?.is_empty() {
+    let registered =
+        connection.commit(sql::REGISTER, &parameters).await.map_err(|error| adopted_already(error, relay))?;
+    if !registered.is_empty() {
         tracing::info!(relay = name, lanes = relay.lanes, start = ?relay.start, "registered");
     }
     let [rows] = connection.pipeline(Access::Look, [(sql::LANES_OF, &[(&name, Type::TEXT)])]).await?;
-    let lanes: Option<i32> = rows.first().map(|row| row.try_get(0)).transpose()?;
-    if let Some(lanes) = lanes.filter(|lanes| *lanes != relay.lanes) {
+    // Dropped again in this moment: it is registered when that is noticed.
+    let Some(row) = rows.first() else { return Ok(()) };
+    same_source(row.try_get("definition")?, definition.as_ref(), name)?;
+    let lanes: i32 = row.try_get("lanes")?;
+    if lanes != relay.lanes {
         tracing::warn!(
             relay = name,
             lanes,
@@ -47,6 +63,39 @@ pub(super) async fn register(connection: &Connection, relay: &RelaySpec) -> Resu
         );
     }
     Ok(())
+}
+
+/// Two relays on one table could not tell whose mark a row bears.
+fn adopted_already(error: Error, relay: &RelaySpec) -> Error {
+    if error.sql_state() != Some("23505") {
+        return error;
+    }
+    Error::refused(
+        format!("relay {}: its table is adopted by another relay", relay.name),
+        "One relay reads a table, since one mark cannot tell two of them apart: `pgbaton relays list` shows which. Drop it, or \
+         have it deliver to both places",
+    )
+}
+
+/// Replicas that disagree about which rows there are, or whose lane they are in, would deliver one row twice.
+fn same_source(known: Option<&str>, ours: Option<&serde_json::Value>, relay: &str) -> Result<(), Error> {
+    let known: Option<serde_json::Value> = known
+        .map(serde_json::from_str)
+        .transpose()
+        .map_err(|error| Error::new(Kind::Internal, "a relay's definition cannot be read").because(error))?;
+    if known.as_ref() == ours {
+        return Ok(());
+    }
+    let shown = |source: Option<&serde_json::Value>| source.map_or("the outbox".to_owned(), ToString::to_string);
+    Err(Error::refused(
+        format!(
+            "relay {relay} was registered for another source: {} there, {} in the configuration",
+            shown(known.as_ref()),
+            shown(ours)
+        ),
+        "Replicas with both would deliver a row twice. Stop those that run it, drop the relay (`pgbaton relays drop`), and start \
+         them with the new configuration: of a table, what is pending stands in the table itself",
+    ))
 }
 
 /// Makes this replica known. Its lease begins at the moment this was sent.

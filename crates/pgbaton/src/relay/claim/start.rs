@@ -11,6 +11,8 @@ use crate::lane::ReplicaId;
 use crate::replica::Replica;
 use crate::sink::Capabilities;
 use crate::source::native::{NativeSource, NativeSpec};
+use crate::source::table::{TableSource, TableSpec};
+use crate::source::{Source, SourceSpec};
 
 /// Starts the tasks of one relay, for as long as this identity lives.
 pub(super) fn relay(
@@ -23,15 +25,23 @@ pub(super) fn relay(
 ) -> Arc<Relay> {
     let memory = Arc::default();
     let (database, metrics) = (&replica.spec.database, replica.metrics.relay(&spec.name));
-    let reads =
-        NativeSpec { relay: spec.name.clone(), replica: id, topics: spec.topics.clone(), resend: spec.resend_lost };
-    let source = NativeSource::new(reads, database, Arc::clone(&memory), Arc::clone(&metrics));
+    let source: Arc<dyn Source> = match &spec.source {
+        SourceSpec::Native => {
+            let (relay, topics, resend) = (spec.name.clone(), spec.topics.clone(), spec.resend_lost);
+            let reads = NativeSpec { relay, replica: id, topics, resend };
+            Arc::new(NativeSource::new(reads, database, Arc::clone(&memory), Arc::clone(&metrics)))
+        }
+        SourceSpec::Table(table) => {
+            let (relay, table) = (spec.name.clone(), TableSpec::clone(table));
+            Arc::new(TableSource::new(relay, id, table, database, Arc::clone(&memory), Arc::clone(&metrics)))
+        }
+    };
     let (dealt, notes) = mpsc::unbounded_channel();
     let relay = Arc::new(Relay {
         spec: spec.clone(),
         replica: id,
         capabilities: OnceCell::new_with(capabilities),
-        source: Arc::new(source),
+        source,
         flows: Flows::new(memory),
         dealt,
         outage: Outage::new(spec.pace.retry_cap, Arc::clone(&metrics)),

@@ -26,8 +26,7 @@ impl NativeSource {
         let connection = slot.take().await?;
         let [rows] = connection.pipeline(Access::Look, [(sql::OUTBOX_FACTS, &[])]).await?;
         slot.put(connection);
-        let row = rows.first().ok_or_else(|| Error::new(Kind::Schema, "pgbaton.home is empty"))?;
-        check_server(row)?;
+        let row = check_server(rows.first())?;
         for (fact, wrong) in FACTS {
             if row.try_get::<_, Option<bool>>(fact)? != Some(true) {
                 return Err(Error::refused(
@@ -47,7 +46,9 @@ impl NativeSource {
     }
 }
 
-fn check_server(row: &Row) -> Result<(), Error> {
+/// Whether this is the server, and the database, that positions were written on: by the answer of `outbox_facts.sql`.
+pub(in crate::source) fn check_server(row: Option<&Row>) -> Result<&Row, Error> {
+    let row = row.ok_or_else(|| Error::new(Kind::Schema, "pgbaton.home is empty"))?;
     let version: i32 = row.try_get("version")?;
     if version < 150_000 {
         return Err(Error::refused(
@@ -67,5 +68,5 @@ fn check_server(row: &Row) -> Result<(), Error> {
     if !row.try_get::<_, bool>("same_system")? {
         return Err(Error::refused("this server is not the one that the positions were written on", CONFIRM));
     }
-    Ok(())
+    Ok(row)
 }

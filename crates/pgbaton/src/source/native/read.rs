@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use tokio_postgres::types::Type;
 
-use super::rows::{Brought, Found, FoundPart, INLINE_BYTES, with_message};
+use super::rows::with_message;
 use super::{NativeSource, bookmark};
 use crate::clock;
 use crate::connection::{Connection, Parameter};
@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::message::Messages;
 use crate::plan::{self, LaneView, ReadStep};
 use crate::position::{Incarnation, Phase, Position};
+use crate::source::brought::{Brought, Found, FoundPart, INLINE_BYTES};
 use crate::source::{Batch, Budget, HeldMessages, Next, Read, Room, Stint};
 use crate::sql::{self, Verb};
 
@@ -71,13 +72,13 @@ impl NativeSource {
                 plan::next_step(&views(log, rooms), clock::now())
             });
             let Some((step, reason)) = step else {
-                return Ok(Read { batches, next: self.end_pass() });
+                return Ok(Read { batches, refused: Vec::new(), next: self.end_pass() });
             };
             tracing::trace!(relay = %self.spec.relay, ?step, reason, "reading");
             let got_on = self.take(&step, budget, &mut batches).await?;
             self.log(|log| log.got_on |= got_on);
             if batches.iter().any(|batch| !batch.messages.is_empty()) {
-                return Ok(Read { batches, next: Next::Now });
+                return Ok(Read { batches, refused: Vec::new(), next: Next::Now });
             }
         }
     }
@@ -247,7 +248,9 @@ impl NativeSource {
     ) -> Result<Brought, Error> {
         let mut brought = Brought::new(step.lanes);
         let (small, end) = connection
-            .stream((sql::INCARNATION, &[]), end, rows, |row| brought.take(row, step.budget, &self.memory))
+            .stream((sql::INCARNATION, &[]), end, rows, |row| {
+                brought.take(row, step.budget, &self.memory, with_message)
+            })
             .await?;
         self.still(&step.here, &small)?;
         brought.end = end.and_then(|rows| rows.first().map(|row| row.try_get(0))).transpose()?;
@@ -320,7 +323,7 @@ impl NativeSource {
         let parameters: [Parameter<'_>; 2] = [(&id, Type::INT8), (&step.of, Type::INT4)];
         let (small, _) = connection
             .stream((sql::INCARNATION, &[]), None, (sql::MESSAGE, &parameters), |row| {
-                with_message(row, |message| messages.push(message))
+                with_message(row, &mut |message| messages.push(message))
             })
             .await?;
         self.still(&step.here, &small)?;

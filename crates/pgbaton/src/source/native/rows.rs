@@ -1,92 +1,18 @@
-//! Rows as they arrive, turned into the messages of each lane.
-
-use std::collections::BTreeMap;
+//! Rows of the outbox as messages.
 
 use tokio_postgres::Row;
-use tokio_postgres::types::{FromSql, Type};
 use uuid::Uuid;
 
-use crate::error::{Error, Kind};
-use crate::message::{Message, Messages, Payload, Timestamp};
-use crate::source::{Budget, Memory};
+use crate::error::Error;
+use crate::message::{Message, Payload};
+use crate::source::brought::{Raw, fixed, timestamp};
 
 // Columns are read by their number: those of `window.sql`, `stragglers.sql` and `message.sql`, which are the same.
 
-/// Messages up to this size come with the window, larger ones alone: a window of them would not fit into memory.
-pub(super) const INLINE_BYTES: i32 = 16 * 1024;
-
-/// What a step brought, lane by lane.
-pub(super) struct Brought {
-    pub(super) found: BTreeMap<i32, Found>,
-    /// Messages that came with the rows, and their bytes. The others are to be fetched.
-    pub(super) taken: usize,
-    pub(super) bytes: usize,
-    /// The id of the last row.
-    pub(super) last: Option<i64>,
-    /// The id of the last row examined, if it was asked for and so many were there.
-    pub(super) end: Option<i64>,
-}
-
-impl Brought {
-    /// Nothing so far, for these lanes.
-    pub(super) fn new(lanes: &[i32]) -> Self {
-        let found = lanes.iter().map(|lane| (*lane, Found::default())).collect();
-        Self { found, taken: 0, bytes: 0, last: None, end: None }
-    }
-
-    /// Puts a row where it belongs, or notes that it is to be fetched later: when it is large, or when this step has
-    /// brought as much as fits.
-    pub(super) fn take(&mut self, row: &Row, budget: &Budget, memory: &Memory) -> Result<(), Error> {
-        let (id, lane, size): (i64, i32, i32) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-        let bytes = usize::try_from(size).unwrap_or_default();
-        let found = self.found.get_mut(&lane).ok_or_else(|| {
-            Error::new(Kind::Internal, format!("message {id} is of lane {lane}, which was not asked for"))
-        })?;
-        self.last = Some(id);
-        if size > INLINE_BYTES || self.bytes > budget.bytes {
-            found.0.push(FoundPart::ToFetch { id, bytes });
-            return Ok(());
-        }
-        self.taken += 1;
-        self.bytes += bytes;
-        with_message(row, |message| found.push(id, message, bytes, budget, memory))
-    }
-}
-
-/// What a step brought for one lane, in order.
-#[derive(Default)]
-pub(super) struct Found(pub(super) Vec<FoundPart>);
-
-pub(super) enum FoundPart {
-    /// Messages, and the id of the last of them.
-    Batch { messages: Messages, last: i64 },
-    /// A message that is still to be fetched: a large one, or one more than fits at the moment.
-    ToFetch { id: i64, bytes: usize },
-}
-
-impl Found {
-    fn push(&mut self, id: i64, message: Message<'_>, bytes: usize, budget: &Budget, memory: &Memory) {
-        match self.0.last_mut() {
-            Some(FoundPart::Batch { messages, last })
-                if messages.len() < budget.batch_messages && messages.bytes() + bytes <= budget.batch_bytes =>
-            {
-                messages.push(message);
-                *last = id;
-            }
-            _ => {
-                let mut messages = memory.buffer();
-                messages.push(message);
-                self.0.push(FoundPart::Batch { messages, last: id });
-            }
-        }
-    }
-}
-
 /// Lends out a row as a message, without copying it.
-pub(super) fn with_message(row: &Row, take: impl FnOnce(Message<'_>)) -> Result<(), Error> {
+pub(super) fn with_message(row: &Row, take: &mut dyn FnMut(Message<'_>)) -> Result<(), Error> {
     let id = Uuid::from_bytes(fixed(row.try_get(3)?)?);
     let mut text = Uuid::encode_buffer();
-    let created_at = i64::from_be_bytes(fixed(row.try_get(4)?)?);
     let payload = match (row.try_get::<_, Option<Raw<'_>>>(8)?, row.try_get::<_, Option<Raw<'_>>>(9)?) {
         (Some(Raw(bytes)), _) => Payload::Bytes(bytes),
         (None, Some(json)) => Payload::Json(json.text()?),
@@ -98,37 +24,7 @@ pub(super) fn with_message(row: &Row, take: impl FnOnce(Message<'_>)) -> Result<
         key: row.try_get(6)?,
         headers: row.try_get::<_, Option<Raw<'_>>>(7)?.map(Raw::text).transpose()?,
         payload,
-        created_at: Timestamp(created_at.saturating_add(POSTGRES_EPOCH)),
+        created_at: timestamp(row.try_get(4)?)?,
     });
     Ok(())
-}
-
-/// Microseconds from 1970 to 2000, where PostgreSQL counts from.
-const POSTGRES_EPOCH: i64 = 946_684_800_000_000;
-
-/// A column's bytes as the server sent them, whatever its type: JSON must not be parsed, only passed on.
-#[derive(Clone, Copy)]
-struct Raw<'a>(&'a [u8]);
-
-impl<'a> Raw<'a> {
-    fn text(self) -> Result<&'a str, Error> {
-        std::str::from_utf8(self.0)
-            .map_err(|error| Error::new(Kind::Internal, "the outbox gave a text that is not UTF-8").because(error))
-    }
-}
-
-impl<'a> FromSql<'a> for Raw<'a> {
-    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
-        Ok(Self(raw))
-    }
-
-    fn accepts(_: &Type) -> bool {
-        true
-    }
-}
-
-fn fixed<const N: usize>(raw: Raw<'_>) -> Result<[u8; N], Error> {
-    raw.0.try_into().map_err(|error| {
-        Error::new(Kind::Internal, "the outbox gave a value of another size than its type has").because(error)
-    })
 }

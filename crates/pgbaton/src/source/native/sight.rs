@@ -9,10 +9,8 @@ use crate::connection::{Access, Connection, Parameter, incarnation};
 use crate::error::{Error, Kind};
 use crate::message::Timestamp;
 use crate::position::{Incarnation, Snapshot, Target};
+use crate::source::flush;
 use crate::sql;
-
-/// Writers' commits bring the log to disk all the time; a commit of our own is for when nobody else is writing.
-const FLUSH_LOOKS: usize = 8;
 
 /// A target, and where its messages are.
 pub(super) struct Sighted {
@@ -68,7 +66,9 @@ impl NativeSource {
         let written = written
             .first()
             .ok_or_else(|| Error::new(Kind::Internal, "the server did not say how far it has written its log"))?;
-        self.await_flush(connection, &here, written).await?;
+        if !written.try_get::<_, bool>("flushed")? {
+            flush::until(connection, &here, &self.spec.relay, written.try_get("written")?).await?;
+        }
         if ceiling < least {
             return Err(Error::refused(
                 format!("relay {}: the outbox's last number is {ceiling} and was {least} before", self.spec.relay),
@@ -95,26 +95,7 @@ impl NativeSource {
     /// What belongs together comes from one incarnation, whatever the log in memory has become meanwhile.
     pub(super) fn still(&self, here: &Incarnation, rows: &[Row]) -> Result<(), Error> {
         let found = incarnation(rows)?;
-        if found == *here { Ok(()) } else { Err(self.other_incarnation(here, &found)) }
-    }
-
-    /// Visible is not yet durable: a commit that did not wait for the disk, and the sequence's last number, are given
-    /// out again after a crash. A target is used only once the log is on disk beyond both.
-    async fn await_flush(&self, connection: &Connection, here: &Incarnation, written: &Row) -> Result<(), Error> {
-        if written.try_get("flushed")? {
-            return Ok(());
-        }
-        let written: &str = written.try_get("written")?;
-        loop {
-            for _ in 0..FLUSH_LOOKS {
-                let [rows] = connection.pipeline(Access::Look, [(sql::FLUSHED, &[(&written, Type::TEXT)])]).await?;
-                self.still(here, &rows)?;
-                if rows.first().map(|row| row.try_get("flushed")).transpose()? == Some(true) {
-                    return Ok(());
-                }
-            }
-            connection.pipeline(Access::Write, [(sql::FLUSH, &[])]).await?;
-        }
+        flush::same(here, &found, &self.spec.relay)
     }
 
     /// Has lanes take up a target, unless everything in memory belongs to another incarnation by now.

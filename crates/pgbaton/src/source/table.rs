@@ -1,0 +1,257 @@
+//! An adopted table: the rows of an outbox that others made, delivered and then marked, without a change to it.
+//!
+//! A *look* finds the ids of pending rows, from the front and in order; `table/fetch.rs` fetches them as messages;
+//! `table/mark.rs` marks what was delivered, under the lanes' epochs. What is known of rows in between is in `table/taken.rs`,
+//! in memory alone: whoever opens a lane begins with a look.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use tokio_postgres::types::Type;
+
+use crate::connection::{Access, Database, Parameter, Slot, incarnation};
+use crate::error::{Error, Kind};
+use crate::lane::{Grant, RelayName, ReplicaId};
+use crate::metrics::Metrics;
+use crate::position::Incarnation;
+use crate::source::flush;
+use crate::source::patience::Patience;
+use crate::source::settle::{Ours, Registration};
+use crate::source::{Acknowledged, Behind, Bookmark, Budget, Dealt, Memory, Opaque, Opened, Read, Room, Source, Stint};
+use crate::sql;
+
+pub(crate) mod catalogue;
+mod check;
+mod definition;
+mod fetch;
+mod look;
+mod mark;
+mod statements;
+mod taken;
+
+pub use definition::{Mark, TableName, TableSpec, Value};
+use look::Pace;
+use statements::Statements;
+use taken::{RowId, Taken};
+
+/// What one relay of one replica reads of an adopted table.
+pub struct TableSource {
+    relay: RelayName,
+    replica: ReplicaId,
+    spec: TableSpec,
+    memory: Arc<Memory>,
+    metrics: Arc<Metrics>,
+    reader: tokio::sync::Mutex<Slot>,
+    /// For looks and fetches, which hold no lock that others need.
+    patience: Patience,
+    writer: tokio::sync::Mutex<Slot>,
+    /// For marks, which may change many rows.
+    marking: Patience,
+    /// Made when the table was last checked.
+    statements: RwLock<Option<Arc<Statements>>>,
+    /// Counts acknowledgements, so that of two under one epoch the later one has the greater number.
+    seq: AtomicI64,
+    stints: AtomicU64,
+    /// That an index is missing was told.
+    told: AtomicBool,
+    /// A mark has succeeded in this process: until then lanes hand over one batch at a time.
+    proven: AtomicBool,
+    state: Mutex<State>,
+}
+
+/// What is known, all of it within one incarnation.
+#[derive(Default)]
+struct State {
+    incarnation: Option<Incarnation>,
+    taken: Taken,
+    pace: Pace,
+    /// How many rows the next fetch asks for: follows their size.
+    rows: fetch::Rows,
+}
+
+impl TableSource {
+    /// The table in this database. Bytes of batches count on `memory` for as long as they live. Nothing can be read before
+    /// [`Source::check`] has found the table as it has to be.
+    #[must_use]
+    pub fn new(
+        relay: RelayName,
+        replica: ReplicaId,
+        spec: TableSpec,
+        database: &Database,
+        memory: Arc<Memory>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            relay,
+            replica,
+            spec,
+            memory,
+            metrics,
+            reader: tokio::sync::Mutex::new(Slot::new(database.clone())),
+            patience: Patience::new(database.patience()),
+            writer: tokio::sync::Mutex::new(Slot::new(database.clone())),
+            marking: Patience::new(database.patience()),
+            statements: RwLock::new(None),
+            seq: AtomicI64::new(0),
+            stints: AtomicU64::new(0),
+            told: AtomicBool::new(false),
+            proven: AtomicBool::new(false),
+            state: Mutex::new(State::default()),
+        }
+    }
+
+    fn state<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn statements(&self) -> Result<Arc<Statements>, Error> {
+        let statements = self.statements.read().unwrap_or_else(PoisonError::into_inner).clone();
+        statements.ok_or_else(|| Error::new(Kind::Internal, "an adopted table is used before it was checked"))
+    }
+
+    /// Compares an answer's incarnation with the one that something belongs to.
+    fn still(&self, here: &Incarnation, found: &Incarnation) -> Result<(), Error> {
+        flush::same(here, found, &self.relay)
+    }
+
+    /// What the database knows of a lane, in the incarnation it was granted in.
+    async fn newest(&self, grant: &Grant, here: &Incarnation) -> Result<Newest, Error> {
+        let mut slot = self.writer.lock().await;
+        let connection = slot.take().await?;
+        let (relay, table) = (grant.lane.relay.as_str(), self.spec.table.to_string());
+        let lock: [Parameter<'_>; 2] = [(&vec![relay], Type::TEXT_ARRAY), (&vec![grant.lane.number], Type::INT4_ARRAY)];
+        let parameters: [Parameter<'_>; 3] =
+            [(&relay, Type::TEXT), (&grant.lane.number, Type::INT4), (&table, Type::TEXT)];
+        let statements = [(sql::CLAIM_LOCK, &lock[..]), (sql::INCARNATION, &[]), (sql::NEWEST_BATCH, &parameters)];
+        let [locked, found, rows] = connection.pipeline(Access::Look, statements).await?;
+        slot.put(connection);
+        self.still(here, &incarnation(&found)?)?;
+        // A mark of ours whose answer was lost may still wait for its commit: what it marked is pending until then.
+        if locked.is_empty() {
+            return Err(Error::new(Kind::Database, format!("{grant}: a mark of this lane is still under way")));
+        }
+        let Some(row) = rows.first() else {
+            return Err(Error::refused(
+                format!("lane {} has no position", grant.lane),
+                "It was deleted by hand. `pgbaton rebase` registers the relay's lanes again",
+            ));
+        };
+        if !row.try_get::<_, bool>("same_table")? {
+            return Err(Error::refused(
+                format!("relay {relay}: {table} is another table than the one it was registered for, by the same name"),
+                "It was made anew. Drop the relay (`pgbaton relays drop`): what is pending is in the table itself",
+            ));
+        }
+        let former: Vec<&str> = row.try_get("former")?;
+        Ok(Newest {
+            batch: row.try_get("batch")?,
+            registration: Registration(row.try_get("registration")?),
+            former: former.into_iter().filter_map(|former| former.parse().ok()).collect(),
+            forsaken: row.try_get("forsaken")?,
+        })
+    }
+}
+
+/// What the database knows of a lane.
+struct Newest {
+    batch: i64,
+    registration: Registration,
+    former: Vec<Incarnation>,
+    forsaken: i32,
+}
+
+/// What a bookmark holds: which rows its batch has, for a sink that keeps positions, and up to which batch of the stint it
+/// counts.
+#[derive(Serialize, Deserialize)]
+struct Place {
+    registration: Registration,
+    through: u64,
+    /// The ids' columns, row after row.
+    rows: Vec<String>,
+}
+
+fn place(bookmark: &Bookmark) -> Result<Place, Error> {
+    serde_json::from_str(bookmark.place.get())
+        .map_err(|error| Error::new(Kind::Internal, "a position cannot be read").because(error))
+}
+
+#[async_trait]
+impl Source for TableSource {
+    async fn check(&self) -> Result<(), Error> {
+        self.check_table().await
+    }
+
+    async fn open(
+        &self,
+        grant: &Grant,
+        here: &Incarnation,
+        sink_holds: Option<&Opaque>,
+    ) -> Result<(Stint, Opened), Error> {
+        let newest = self.newest(grant, here).await?;
+        let Newest { batch, registration, former, forsaken } = &newest;
+        let ours = Ours { grant, here, batch: *batch, registration, former, forsaken: *forsaken };
+        let (opened, theirs) = ours.settle(sink_holds, false)?;
+        if let (Opened::Settled { batch }, Some(theirs)) = (&opened, theirs) {
+            self.mark_settled(grant, *batch, &theirs, here).await?;
+        }
+        let stint = Stint(self.stints.fetch_add(1, Ordering::Relaxed));
+        self.state(|state| {
+            if state.incarnation.as_ref().is_some_and(|known| known != here) {
+                return Err(Error::new(
+                    Kind::Database,
+                    format!("{grant} was opened while others were in another incarnation"),
+                ));
+            }
+            state.incarnation = Some(here.clone());
+            state.taken.open(grant.clone(), stint, newest.registration);
+            Ok((stint, opened))
+        })
+    }
+
+    async fn read(&self, lanes: &[Room], budget: &Budget) -> Result<Read, Error> {
+        self.read_rows(lanes, budget).await
+    }
+
+    async fn acknowledge(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error> {
+        self.mark_delivered(done).await
+    }
+
+    fn one_batch_at_a_time(&self, sink_keeps_position: bool) -> bool {
+        sink_keeps_position || !self.proven.load(Ordering::Relaxed)
+    }
+
+    async fn behind(&self) -> Result<Behind, Error> {
+        let statements = self.statements()?;
+        let mut slot = self.reader.lock().await;
+        let connection = slot.take().await?.waiting(self.patience.now());
+        let verb = sql::Verb { name: "behind", sql: &statements.behind };
+        let [rows] = connection.pipeline(Access::Read, [(verb, &[])]).await?;
+        slot.put(connection);
+        let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "the server did not say what is pending"))?;
+        let oldest: Option<f64> = row.try_get("oldest")?;
+        let messages: i64 = row.try_get("rows")?;
+        Ok(Behind {
+            messages: u64::try_from(messages).unwrap_or_default(),
+            oldest: Duration::try_from_secs_f64(oldest.unwrap_or_default()).unwrap_or_default(),
+        })
+    }
+
+    fn close(&self, grant: &Grant) {
+        self.state(|state| {
+            state.taken.close(grant);
+            if state.taken.is_empty() {
+                // Nothing in memory outlives the lanes: the next one may be opened in another incarnation.
+                *state = State { rows: std::mem::take(&mut state.rows), ..State::default() };
+            }
+        });
+    }
+}
+
+/// The ids of rows, one array for each column.
+fn columns_of(rows: &[RowId], columns: usize) -> Vec<Vec<&str>> {
+    let column = |n: usize| rows.iter().map(|row| row.0.get(n).map_or("", String::as_str)).collect();
+    (0..columns).map(column).collect()
+}

@@ -1,0 +1,134 @@
+//! Refuse rather than guess: whether a table can be adopted as configured, and which index it needs. Nothing is written.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use tokio_postgres::types::Type;
+
+use super::TableSource;
+use super::catalogue::Shape;
+use super::statements::Statements;
+use crate::connection::{Access, Connection, Parameter};
+use crate::error::{Error, Kind};
+use crate::source::brought::Raw;
+use crate::source::native;
+use crate::sql::{self, Verb, quoted};
+
+impl TableSource {
+    pub(super) async fn check_table(&self) -> Result<(), Error> {
+        let mut slot = self.writer.lock().await;
+        let connection = slot.take().await?;
+        let shape = self.shape(&connection).await?;
+        let wrong = shape.refusals(&self.spec);
+        if !wrong.is_empty() {
+            let list: String = wrong.iter().map(|why| format!("\n  {why}")).collect();
+            return Err(Error::refused(
+                format!("relay {}: {} cannot be adopted like that:{list}", self.relay, self.spec.table),
+                "Correct the relay's `source` section, or the table: `pgbaton adopt` proposes one for it",
+            ));
+        }
+        let statements = Statements::new(&self.spec, &shape)?;
+        self.rehearse(&connection, &statements).await?;
+        self.look_for_an_index(&connection, &statements).await?;
+        slot.put(connection);
+        *self.statements.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(statements));
+        Ok(())
+    }
+
+    async fn shape(&self, connection: &Connection) -> Result<Shape, Error> {
+        let table = &self.spec.table;
+        let parameters: [Parameter<'_>; 2] = [(&table.schema, Type::TEXT), (&table.name, Type::TEXT)];
+        let statements = [(sql::OUTBOX_FACTS, &[][..]), (sql::TABLE_FACTS, &parameters)];
+        let [home, rows] = connection.pipeline(Access::Look, statements).await?;
+        native::check_server(home.first())?;
+        let Some(row) = rows.first() else {
+            return Err(Error::refused(
+                format!("relay {}: there is no table {table} in this database", self.relay),
+                "Names are taken letter by letter, and upper case is not turned to lower case",
+            ));
+        };
+        Shape::read(row.try_get("facts")?)
+    }
+
+    /// Has the server read and plan everything, and tries the mark on one row without writing: the operator's own SQL is right
+    /// by now, or the reason is told.
+    async fn rehearse(&self, connection: &Connection, statements: &Statements) -> Result<(), Error> {
+        let refused = |error: Error| {
+            if error.is_transient() && error.sql_state().is_none() {
+                return error;
+            }
+            Error::refused(
+                format!("relay {}: the statements for {} are not accepted: {error}", self.relay, self.spec.table),
+                "Correct `pending`, `mark` or a path in the relay's `source` section, or grant what `pgbaton adopt --grants` shows",
+            )
+        };
+        let (of, lanes, most) = (1_i32, Vec::<i32>::new(), 1_i64);
+        let parameters: [Parameter<'_>; 3] = [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8)];
+        let look = Verb { name: "look", sql: &statements.look };
+        connection.pipeline(Access::Read, [(look, &parameters)]).await.map_err(refused)?;
+        let Some(rehearse) = &statements.rehearse else { return Ok(()) };
+        let verb = Verb { name: "rehearse", sql: rehearse };
+        let [rows] = connection.pipeline(Access::Read, [(verb, &[])]).await.map_err(refused)?;
+        let pending: i64 = rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or_default();
+        if pending == 0 {
+            return Ok(());
+        }
+        Err(Error::refused(
+            format!("relay {}: a row of {} would still be pending after its mark", self.relay, self.spec.table),
+            "`mark` has to end what `pending` says, or rows would be delivered again and again",
+        ))
+    }
+
+    /// Without the index a look reads the whole table and sorts what is pending: it works, and costs more the more there is.
+    async fn look_for_an_index(&self, connection: &Connection, statements: &Statements) -> Result<(), Error> {
+        let explain = format!("explain (format json, costs off) {}", statements.look);
+        let (of, lanes, most) = (1_i32, Vec::<i32>::new(), 100_i64);
+        let parameters: [Parameter<'_>; 3] = [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8)];
+        let verb = Verb { name: "explain", sql: &explain };
+        let [rows] = connection.pipeline(Access::Read, [(verb, &parameters)]).await?;
+        let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "the server gave no plan"))?;
+        let plan: serde_json::Value = serde_json::from_str(row.try_get::<_, Raw<'_>>(0)?.text()?)
+            .map_err(|error| Error::new(Kind::Internal, "a plan cannot be read").because(error))?;
+        if walks_an_index(&plan) {
+            self.told.store(false, Ordering::Relaxed);
+        } else if !self.told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                relay = %self.relay,
+                "no index gives the pending rows of {} in order, so that each look reads all of it; make one: {}",
+                self.spec.table,
+                self.index()
+            );
+        }
+        Ok(())
+    }
+
+    /// The index that a look walks.
+    fn index(&self) -> String {
+        let further = self.spec.id.iter().filter(|id| !self.spec.order.contains(id));
+        let columns: Vec<String> = self.spec.order.iter().chain(further).map(|column| quoted(column)).collect();
+        format!(
+            "create index concurrently on {} ({}) where {}",
+            self.spec.table,
+            columns.join(", "),
+            self.spec.pending.trim()
+        )
+    }
+}
+
+/// Whether rows come in order, so that the first ones are there at once.
+fn walks_an_index(plan: &serde_json::Value) -> bool {
+    let mut nodes = vec![plan];
+    while let Some(node) = nodes.pop() {
+        match node {
+            serde_json::Value::Array(items) => nodes.extend(items),
+            serde_json::Value::Object(fields) => {
+                if matches!(fields.get("Node Type").and_then(|kind| kind.as_str()), Some("Sort" | "Seq Scan")) {
+                    return false;
+                }
+                nodes.extend(fields.values());
+            }
+            _ => {}
+        }
+    }
+    true
+}

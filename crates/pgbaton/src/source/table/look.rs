@@ -1,0 +1,102 @@
+//! Looking for pending rows, and when.
+//!
+//! A look walks the pending rows from the front, in one snapshot: so what commits late is found, and of what is committed no
+//! row of a key overtakes another. What a look costs decides how soon the next one comes: where a million rows that were
+//! marked lie in front and an old snapshot keeps them there, it is latency that grows, not the load.
+
+use std::time::Duration;
+
+use tokio_postgres::types::Type;
+
+use super::taken::{Asked, RowId};
+use super::{State, TableSource};
+use crate::clock;
+use crate::connection::{Access, Parameter, incarnation};
+use crate::error::Error;
+use crate::lease::BootInstant;
+use crate::position::Incarnation;
+use crate::source::{Budget, Next, Read, Room};
+use crate::sql::{self, Verb};
+
+/// Rows that a look finds at most, besides those that are known: ids are small.
+const MOST: i64 = 20_000;
+/// A look takes at most a quarter of the time.
+const REST: u32 = 3;
+
+/// When the next look may come.
+#[derive(Default)]
+pub(super) struct Pace {
+    due: Option<BootInstant>,
+}
+
+impl Pace {
+    fn is_due(&self, now: BootInstant) -> bool {
+        self.due.is_none_or(|due| now >= due)
+    }
+
+    fn took(&mut self, took: Duration, now: BootInstant) {
+        self.due = Some(now.after(took * REST));
+    }
+}
+
+impl TableSource {
+    /// Looks if a lane with room has nothing left of the last look, and fetches what was found.
+    pub(super) async fn read_rows(&self, lanes: &[Room], budget: &Budget) -> Result<Read, Error> {
+        let grants = lanes.iter().filter(|lane| lane.room).map(|lane| &lane.grant);
+        let (asked, here, look) = self.state(|state| {
+            let asked = state.taken.asked(grants);
+            let look = state.taken.lacks(&asked) && state.pace.is_due(clock::now());
+            (asked, state.incarnation.clone(), look)
+        });
+        let (Some(here), false) = (here, asked.is_empty()) else {
+            return Ok(Read { batches: Vec::new(), refused: Vec::new(), next: Next::Later });
+        };
+        if look {
+            let began = clock::now();
+            let looked = self.look(&asked, &here).await;
+            let now = clock::now();
+            self.patience.follow(now.since(began), looked.is_ok());
+            self.state(|state| state.pace.took(now.since(began), now));
+            looked?;
+        }
+        self.fetch(&asked, &here, budget).await
+    }
+
+    /// One look for each number of lanes there is: more than one only while lanes are being split.
+    async fn look(&self, asked: &[Asked], here: &Incarnation) -> Result<(), Error> {
+        let statements = self.statements()?;
+        let mut of: Vec<i32> = asked.iter().map(|asked| asked.of).collect();
+        of.sort_unstable();
+        of.dedup();
+        for of in of {
+            let asked: Vec<Asked> = asked.iter().filter(|asked| asked.of == of).copied().collect();
+            let known = self.state(|state: &mut State| {
+                state.taken.look_begins();
+                state.taken.known()
+            });
+            let mut lanes: Vec<i32> = asked.iter().map(|asked| asked.lane).collect();
+            if usize::try_from(of) == Ok(lanes.len()) {
+                // All of them, which spares the comparison of every row.
+                lanes.clear();
+            }
+            let most = MOST.saturating_add(i64::try_from(known).unwrap_or(i64::MAX));
+            let parameters: [Parameter<'_>; 3] = [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8)];
+            let mut slot = self.reader.lock().await;
+            let connection = slot.take().await?.waiting(self.patience.now());
+            let verb = Verb { name: "look", sql: &statements.look };
+            let [found, rows] =
+                connection.pipeline(Access::Read, [(sql::INCARNATION, &[]), (verb, &parameters)]).await?;
+            slot.put(connection);
+            drop(slot);
+            self.still(here, &incarnation(&found)?)?;
+            let columns = self.spec.id.len();
+            let mut ids = Vec::with_capacity(rows.len());
+            for row in &rows {
+                let id = (0..columns).map(|n| row.try_get(n)).collect::<Result<Vec<String>, _>>()?;
+                ids.push((row.try_get(columns)?, RowId(id.into())));
+            }
+            self.state(|state| state.taken.found(&asked, ids));
+        }
+        Ok(())
+    }
+}

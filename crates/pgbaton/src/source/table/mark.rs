@@ -1,0 +1,287 @@
+//! Marking what was delivered, and writing the numbers of the batches: one transaction for some batches of several lanes.
+//!
+//! The locks of the lanes come first, as for every acknowledgement. Then, in one round trip: the mark, under the lanes' epochs;
+//! what its user has deferred until the commit; and a look, in a statement of its own, at what is still pending. So a mark that
+//! a trigger swallows or takes back is found before it is committed.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::Ordering;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::taken::RowId;
+use super::{TableSource, columns_of, place};
+use crate::clock;
+use crate::connection::{Connection, Parameter, incarnation};
+use crate::error::{Error, Kind};
+use crate::lane::Grant;
+use crate::position::Incarnation;
+use crate::source::{Acknowledged, Bookmark, Dealt};
+use crate::sql::{self, Verb};
+
+/// Rows that are marked in one transaction, unless one batch alone has more: others wait for their locks.
+const ROWS: usize = 1_000;
+/// How often a row may be found pending although its mark did not meet it: its user may have set it back in that moment.
+const TRIES: usize = 3;
+
+/// One batch of a lane that is to be marked.
+struct Piece {
+    grant: Grant,
+    /// Its number in the stint; `None` if it is of an earlier one.
+    through: Option<u64>,
+    batch: i64,
+    rows: Vec<RowId>,
+}
+
+/// How marking one transaction's batches ended.
+enum Marked {
+    /// All of them, but for lanes that were lost, by their numbers.
+    But(Vec<i32>),
+    /// Nothing: these rows are pending, although no mark met them.
+    Swallowed(Vec<RowId>),
+}
+
+impl TableSource {
+    pub(super) async fn mark_delivered(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error> {
+        let Some(first) = done.first() else { return Ok(Vec::new()) };
+        let here = first.next.incarnation.clone();
+        let mut queues = BTreeMap::new();
+        for dealt in done {
+            if dealt.next.incarnation != here {
+                return Err(Error::new(Kind::Internal, "positions of several incarnations in one acknowledgement"));
+            }
+            queues.insert(dealt.grant.lane.number, self.pieces(dealt)?);
+        }
+        let mut ended: BTreeMap<i32, Acknowledged> = BTreeMap::new();
+        while let Some(round) = next_round(&mut queues) {
+            let outcome = self.mark_round(&round, &here).await?;
+            for (lane, acknowledged) in outcome {
+                queues.remove(&lane);
+                ended.insert(lane, acknowledged);
+            }
+        }
+        let written = |dealt: &Dealt| Acknowledged::Written(dealt.grant.lane.clone());
+        Ok(done.iter().map(|dealt| ended.remove(&dealt.grant.lane.number).unwrap_or_else(|| written(dealt))).collect())
+    }
+
+    /// A batch that the sink was found to hold, and the database did not know of.
+    pub(super) async fn mark_settled(
+        &self,
+        grant: &Grant,
+        batch: i64,
+        next: &Bookmark,
+        here: &Incarnation,
+    ) -> Result<(), Error> {
+        let columns = self.spec.id.len();
+        let rows = place(next)?.rows.chunks(columns).map(|id| RowId(id.to_vec().into())).collect();
+        let piece = Piece { grant: grant.clone(), through: None, batch, rows };
+        match self.mark_round(&[piece], here).await?.pop() {
+            None => Ok(()),
+            Some((_, Acknowledged::Refused(_, error))) => Err(error),
+            Some((_, Acknowledged::Waits(_))) => {
+                Err(Error::new(Kind::Database, format!("{grant}: a row of the last batch is locked by somebody else")))
+            }
+            Some(_) => Err(Error::new(Kind::Database, format!("{grant} was lost while it was opened"))),
+        }
+    }
+
+    /// The lane's batches that are not marked yet, in order.
+    fn pieces(&self, dealt: &Dealt) -> Result<Vec<Piece>, Error> {
+        let through = place(&dealt.next)?.through;
+        let due = self.state(|state| state.taken.due(&dealt.grant, through));
+        let piece = |(number, rows): (u64, Vec<RowId>)| {
+            let before = i64::try_from(through - number).unwrap_or(i64::MAX);
+            Piece { grant: dealt.grant.clone(), through: Some(number), batch: dealt.batch - before, rows }
+        };
+        Ok(due.into_iter().map(piece).collect())
+    }
+
+    /// Marks these together, and, if that fails for a reason that may lie in one row, lane by lane. Gives the lanes for which
+    /// nothing more can be done now.
+    async fn mark_round(&self, round: &[Piece], here: &Incarnation) -> Result<Vec<(i32, Acknowledged)>, Error> {
+        match self.mark(round, here).await {
+            Ok(lost) => return Ok(lost),
+            Err(error) if !of_a_row(&error) => return Err(error),
+            Err(error) if round.len() > 1 => tracing::debug!(relay = %self.relay, %error, "marking lane by lane"),
+            Err(error) => return Ok(round.iter().map(|piece| self.failed(piece, &error)).collect()),
+        }
+        let mut ended = Vec::new();
+        for piece in round {
+            match self.mark(std::slice::from_ref(piece), here).await {
+                Ok(lost) => ended.extend(lost),
+                Err(error) if of_a_row(&error) => ended.push(self.failed(piece, &error)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Whether to try again, or to hold the lane.
+    fn failed(&self, piece: &Piece, error: &Error) -> (i32, Acknowledged) {
+        let lane = piece.grant.lane.clone();
+        let number = lane.number;
+        if waits(error) {
+            tracing::warn!(grant = %piece.grant, %error, "a row that was delivered cannot be marked yet: trying again");
+            return (number, Acknowledged::Waits(lane));
+        }
+        let refused = Error::refused(
+            format!("{}: rows of {} that were delivered cannot be marked: {error}", piece.grant, self.spec.table),
+            "Nothing is sent again before a person has decided. Correct `mark`, the table's triggers and constraints, or the \
+             role's grants, and start the replica again: these rows are then delivered once more, unless the sink keeps positions",
+        );
+        (number, Acknowledged::Refused(lane, refused))
+    }
+
+    /// One transaction. Gives the lanes that were lost.
+    async fn mark(&self, pieces: &[Piece], here: &Incarnation) -> Result<Vec<(i32, Acknowledged)>, Error> {
+        for _ in 1..TRIES {
+            if let Marked::But(lost) = self.mark_once(pieces, here).await? {
+                return Ok(self.marked(pieces, &lost));
+            }
+        }
+        match self.mark_once(pieces, here).await? {
+            Marked::But(lost) => Ok(self.marked(pieces, &lost)),
+            Marked::Swallowed(rows) => {
+                let row = rows.first().map(|row| row.0.join(", ")).unwrap_or_default();
+                Err(Error::refused(
+                    format!("the mark has no effect on {} row(s), such as {row}", rows.len()),
+                    "A trigger that fires before it returns null, or row-level security hides the row from the mark",
+                ))
+            }
+        }
+    }
+
+    fn marked(&self, pieces: &[Piece], lost: &[i32]) -> Vec<(i32, Acknowledged)> {
+        self.proven.store(true, Ordering::Relaxed);
+        let mut ended = Vec::new();
+        for Piece { grant, through, .. } in pieces {
+            if lost.contains(&grant.lane.number) {
+                ended.push((grant.lane.number, Acknowledged::LaneLost(grant.lane.clone(), grant.epoch)));
+            } else if let Some(through) = through {
+                self.state(|state| state.taken.marked(grant, *through));
+            }
+        }
+        ended
+    }
+
+    async fn mark_once(&self, pieces: &[Piece], here: &Incarnation) -> Result<Marked, Error> {
+        let mut slot = self.writer.lock().await;
+        let connection = slot.take().await?.waiting(self.marking.now());
+        let began = clock::now();
+        let marked = self.mark_on(&connection, pieces, here).await;
+        self.marking.follow(clock::now().since(began), marked.is_ok());
+        // What failed or is to be taken back goes with its connection.
+        let marked = marked?;
+        if let Marked::But(_) = marked {
+            slot.put(connection);
+        }
+        Ok(marked)
+    }
+
+    async fn mark_on(&self, connection: &Connection, pieces: &[Piece], here: &Incarnation) -> Result<Marked, Error> {
+        let statements = self.statements()?;
+        let lanes: Vec<i32> = pieces.iter().map(|piece| piece.grant.lane.number).collect();
+        let epochs: Vec<i64> = pieces.iter().map(|piece| piece.grant.epoch.0).collect();
+        let seqs: Vec<i64> = pieces.iter().map(|_| self.seq.fetch_add(1, Ordering::Relaxed) + 1).collect();
+        let batches: Vec<i64> = pieces.iter().map(|piece| piece.batch).collect();
+        let rows: Vec<RowId> = pieces.iter().flat_map(|piece| piece.rows.iter().cloned()).collect();
+        let of: Vec<i32> = pieces.iter().flat_map(|piece| vec![piece.grant.lane.number; piece.rows.len()]).collect();
+        let (relay, incarnation_here) = (self.relay.as_str(), here.to_string());
+        let columns = columns_of(&rows, self.spec.id.len());
+        let ids = || columns.iter().map(|column| -> Parameter<'_> { (column, Type::TEXT_ARRAY) });
+        let mut parameters: Vec<Parameter<'_>> = vec![
+            (&relay, Type::TEXT),
+            (&self.replica.0, Type::UUID),
+            (&incarnation_here, Type::TEXT),
+            (&lanes, Type::INT4_ARRAY),
+            (&epochs, Type::INT8_ARRAY),
+            (&seqs, Type::INT8_ARRAY),
+            (&batches, Type::INT8_ARRAY),
+            (&of, Type::INT4_ARRAY),
+        ];
+        parameters.extend(ids());
+        let still: Vec<Parameter<'_>> = ids().collect();
+        let locks: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&lanes, Type::INT4_ARRAY)];
+        connection.lock(sql::ACKNOWLEDGE_LOCK, &locks).await?;
+        crate::faults::point("acknowledge.locked");
+        let [_, marked, _, pending] = connection
+            .then_all([
+                (sql::MARK_SETTINGS, &[]),
+                (Verb { name: "mark", sql: &statements.mark }, &parameters),
+                (Verb { name: "set_constraints", sql: "set constraints all immediate" }, &[]),
+                (Verb { name: "still", sql: &statements.still }, &still),
+            ])
+            .await?;
+        self.still(here, &incarnation(&marked)?)?;
+        let verdict = self.judge(&lanes, &marked, &pending)?;
+        if let Marked::But(_) = verdict {
+            connection.commit(sql::INCARNATION, &[]).await?;
+        }
+        Ok(verdict)
+    }
+
+    /// What the mark has done, by its rows and those of the look that followed.
+    fn judge(&self, lanes: &[i32], marked: &[Row], pending: &[Row]) -> Result<Marked, Error> {
+        let columns = self.spec.id.len();
+        let id = |row: &Row, from: usize| -> Result<RowId, Error> {
+            let id = (0..columns).map(|n| row.try_get(from + n)).collect::<Result<Vec<String>, _>>()?;
+            Ok(RowId(id.into()))
+        };
+        let (mut met, mut ours, mut repeated) = (HashSet::new(), HashSet::new(), HashSet::new());
+        for row in marked {
+            match (row.try_get::<_, Option<&str>>(0)?, row.try_get::<_, Option<i32>>(1)?) {
+                (Some(_), Some(lane)) => {
+                    ours.insert(lane);
+                    if row.try_get(2)? {
+                        repeated.insert(lane);
+                    }
+                }
+                (Some(_), None) => {}
+                (None, _) => drop(met.insert(id(row, 3)?)),
+            }
+        }
+        let mut swallowed = Vec::new();
+        for row in pending {
+            let row = id(row, 0)?;
+            if met.contains(&row) {
+                return Err(Error::refused(
+                    format!("a row is pending after it was marked, such as {}", row.0.join(", ")),
+                    "`mark` has to end what `pending` says; a trigger may take it back",
+                ));
+            }
+            swallowed.push(row);
+        }
+        let lost = lanes.iter().filter(|lane| !ours.contains(lane)).copied().collect();
+        // What was marked before may have been set back since: that is its user's right.
+        if swallowed.is_empty() || !repeated.is_empty() || ours.len() < lanes.len() {
+            return Ok(Marked::But(lost));
+        }
+        Ok(Marked::Swallowed(swallowed))
+    }
+}
+
+/// The next batch of each lane, as many rows together as one transaction marks.
+fn next_round(queues: &mut BTreeMap<i32, Vec<Piece>>) -> Option<Vec<Piece>> {
+    let (mut round, mut rows) = (Vec::new(), 0);
+    for queue in queues.values_mut() {
+        let Some(first) = queue.first() else { continue };
+        if !round.is_empty() && rows + first.rows.len() > ROWS {
+            continue;
+        }
+        rows += first.rows.len();
+        round.push(queue.remove(0));
+    }
+    (!round.is_empty()).then_some(round)
+}
+
+/// Whether the trouble may lie in a row, so that other lanes can be marked all the same.
+fn of_a_row(error: &Error) -> bool {
+    error.sql_state().is_some_and(|state| !state.starts_with("08") && !state.starts_with("57P"))
+        || !error.is_transient()
+}
+
+/// Whether it may be over at the next attempt: somebody holds a lock, or the server ended the statement.
+fn waits(error: &Error) -> bool {
+    error.sql_state().is_some_and(|state| ["40", "53", "55P", "57"].iter().any(|class| state.starts_with(class)))
+}

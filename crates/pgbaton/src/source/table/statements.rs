@@ -1,0 +1,297 @@
+//! The statements that read and mark an adopted table, made of what the configuration and the catalogue say. Pure.
+//!
+//! The operator's condition stands only where the table is alone in its FROM under its own name, or beside relations whose
+//! columns all begin with `pgbaton_`; it stands on lines of its own, so that a comment at its end ends there.
+
+use std::fmt::Write;
+
+use super::catalogue::Shape;
+use super::definition::{Mark, TableSpec, Value};
+use crate::error::Error;
+use crate::sql::{literal, quoted};
+
+/// All of them, as texts.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Statements {
+    /// Ids of pending rows, in order, all in one snapshot.
+    ///
+    /// Parameters: $1 number of lanes, $2 the lanes (empty: all), $3 how many rows.
+    /// Rows: the id's columns as texts, the lane. Locks: none.
+    pub(super) look: String,
+    /// Rows by id, those that are still pending, in the order in which they are asked for.
+    ///
+    /// Parameters: $1 number of lanes, $2 the size above which only the size is given, then an array of texts for each column
+    /// of the id. Rows: which one, lane, size, when inserted, topic, key, headers, payload as bytes, payload as JSON.
+    /// Locks: none. Relies on: the unique index on the id.
+    pub(super) fetch: String,
+    /// Marks rows of lanes that are still ours, and writes the numbers of their batches.
+    ///
+    /// Parameters: $1 the relay, $2 the replica, $3 the incarnation, $4 lanes, $5 epochs, $6 seqs, $7 batches; then the rows:
+    /// $8 lanes, and an array of texts for each column of the id.
+    /// Rows: the incarnation with each lane that is ours, and whether that batch was marked before; and ids that were marked.
+    /// Locks: the marked rows, as any update does.
+    /// Invariant: no row is marked for a lane of another owner or epoch, nor in another incarnation, nor for a batch that was
+    /// marked before: its user may have set it back since.
+    pub(super) mark: String,
+    /// Which of these rows are still pending. A new statement after `mark`.
+    ///
+    /// Parameters: an array of texts for each column of the id. Rows: the ids. Locks: none.
+    pub(super) still: String,
+    /// The age of the oldest pending row in seconds, and how many there are, up to 10,000. Rows: one. Locks: none.
+    pub(super) behind: String,
+    /// Whether the mark ends the condition, tried on one pending row without writing. Rows: one; locks: none.
+    pub(super) rehearse: Option<String>,
+}
+
+/// Of the columns that a row's id is passed in.
+const ROW: &str = "pgbaton_row";
+
+impl Statements {
+    pub(super) fn new(spec: &TableSpec, shape: &Shape) -> Result<Self, Error> {
+        let parts = Parts { spec, shape };
+        Ok(Self {
+            look: parts.look(),
+            fetch: parts.fetch()?,
+            mark: parts.mark()?,
+            still: parts.still()?,
+            behind: parts.behind(),
+            rehearse: parts.rehearse(),
+        })
+    }
+}
+
+struct Parts<'a> {
+    spec: &'a TableSpec,
+    shape: &'a Shape,
+}
+
+impl Parts<'_> {
+    fn look(&self) -> String {
+        let (ids, lane, table, pending) = (self.ids(), self.lane(), &self.spec.table, self.pending());
+        let order = self.order();
+        format!(
+            "select {ids}, {lane} as pgbaton_lane\nfrom {table}\nwhere {pending}\n\
+             and ($2::integer[] = '{{}}' or {lane} = any($2::integer[]))\norder by {order} limit $3::bigint"
+        )
+    }
+
+    fn fetch(&self) -> Result<String, Error> {
+        let (table, pending, lane) = (&self.spec.table, self.pending(), self.lane());
+        let (given, same) = (self.given(3, true), self.same(ROW)?);
+        let created_at = match &self.spec.created_at {
+            Some(column) => format!("{}::timestamptz", self.column(column)),
+            None => "pg_catalog.clock_timestamp()".to_owned(),
+        };
+        let topic = self.text(Some(&self.spec.topic));
+        let (key, headers) = (self.text(self.spec.key.as_ref()), self.headers());
+        let (bytes, json) = self.payload();
+        let size = ["topic", "key", "headers", "bytes", "json"]
+            .map(|part| format!("coalesce(pg_catalog.octet_length(w.pgbaton_{part}), 0)::bigint"))
+            .join(" + ");
+        let inline = |part| format!("case when z.size <= $2::integer then w.pgbaton_{part} end");
+        let parts = ["topic", "key", "headers", "bytes", "json"].map(inline).join(",\n  ");
+        Ok(format!(
+            "select {ROW}.pgbaton_n, w.pgbaton_lane, z.size, w.pgbaton_created_at,\n  {parts}\nfrom {given}\n\
+             cross join lateral (\nselect {lane} as pgbaton_lane, {created_at} as pgbaton_created_at,\n\
+             {topic} as pgbaton_topic, {key} as pgbaton_key, {headers} as pgbaton_headers,\n\
+             {bytes} as pgbaton_bytes, {json} as pgbaton_json\nfrom {table}\nwhere {same} and {pending}\noffset 0) w\n\
+             cross join lateral (select least(2147483647, {size})::integer as size) z"
+        ))
+    }
+
+    fn mark(&self) -> Result<String, Error> {
+        let (table, pending, same) = (&self.spec.table, self.pending(), self.same("pgbaton_due")?);
+        let (arrays, names) = (self.arrays(9), self.names());
+        let order = (1..=self.spec.id.len()).map(|n| format!("r.pgbaton_{n}")).collect::<Vec<_>>().join(", ");
+        let change = match &self.spec.mark {
+            Mark::Set(columns) => {
+                let set = columns.iter().map(|(column, to)| format!("{} = (\n{to}\n)", quoted(column)));
+                format!("update {table} set {}\nfrom pgbaton_due", set.collect::<Vec<_>>().join(", "))
+            }
+            Mark::Delete => format!("delete from {table} using pgbaton_due"),
+        };
+        let marked = (1..=self.spec.id.len()).map(|n| format!("k.pgbaton_{n}")).collect::<Vec<_>>().join(", ");
+        let none = vec!["null::text"; self.spec.id.len()].join(", ");
+        let ids = self.ids();
+        Ok(format!(
+            "with pgbaton_here as materialized (\n  select pgbaton.incarnation() as pgbaton_incarnation\n\
+             ), pgbaton_mine as materialized (\n\
+               select d.*, coalesce(n.batch >= d.batch, false) as had\n  \
+               from unnest($4::integer[], $5::bigint[], $6::bigint[], $7::bigint[]) as d(lane, epoch, seq, batch)\n    \
+                 join pgbaton_here h on h.pgbaton_incarnation = $3::text\n    \
+                 join pgbaton.lane l on l.relay = $1::text and l.lane = d.lane and l.owner = $2::uuid and l.epoch = d.epoch\n    \
+                 join pgbaton.newest n on n.relay = l.relay and n.lane = l.lane\n\
+             ), pgbaton_due as materialized (\n  \
+               select {order} from unnest($8::integer[], {arrays}) as r(pgbaton_lane, {names})\n    \
+                 join pgbaton_mine m on m.lane = r.pgbaton_lane and not m.had\n  order by {order}\n\
+             ), pgbaton_marked as (\n{change}\nwhere {same} and {pending}\nreturning {ids}\n\
+             ), pgbaton_written as (\n  \
+               insert into pgbaton.position (leaf, relay, lane, epoch, seq, batch)\n  \
+               select p.leaf, $1::text, m.lane, m.epoch, m.seq, m.batch from pgbaton_mine m, pgbaton.position_leaf p\n  \
+               where not m.had on conflict do nothing\n)\n\
+             select h.pgbaton_incarnation as incarnation, m.lane, m.had, {none}\n\
+             from pgbaton_here h left join pgbaton_mine m on true\n\
+             union all select null, null, null, {marked} from pgbaton_marked k"
+        ))
+    }
+
+    fn still(&self) -> Result<String, Error> {
+        let (table, pending, given, same) = (&self.spec.table, self.pending(), self.given(1, false), self.same(ROW)?);
+        let ids = (1..=self.spec.id.len()).map(|n| format!("{ROW}.pgbaton_{n}")).collect::<Vec<_>>().join(", ");
+        Ok(format!(
+            "select {ids}\nfrom {given}\ncross join lateral (\nselect from {table}\nwhere {same} and {pending}\noffset 0) w"
+        ))
+    }
+
+    fn behind(&self) -> String {
+        let (table, pending, order) = (&self.spec.table, self.pending(), self.order());
+        let age = match &self.spec.created_at {
+            Some(column) => format!(
+                "(select extract(epoch from pg_catalog.clock_timestamp() - {}::timestamptz)::float8\n\
+                 from {table}\nwhere {pending}\norder by {order} limit 1)",
+                self.column(column)
+            ),
+            None => "null::float8".to_owned(),
+        };
+        format!(
+            "select {age} as oldest,\n(select pg_catalog.count(*) from (select from {table}\nwhere {pending}\nlimit 10000) n) as rows"
+        )
+    }
+
+    /// The row as it would be after the mark stands under the table's own name.
+    fn rehearse(&self) -> Option<String> {
+        let Mark::Set(columns) = &self.spec.mark else { return None };
+        let (table, name, pending) = (&self.spec.table, quoted(&self.spec.table.name), self.pending());
+        let after = self.shape.columns().map(|(column, of)| match columns.get(column) {
+            Some(to) => format!("(\n{to}\n)::{} as {}", of.type_name, quoted(column)),
+            None => quoted(column),
+        });
+        let after = after.collect::<Vec<_>>().join(", ");
+        Some(format!(
+            "select pg_catalog.count(*) as pending from (\nselect {after}\nfrom (select * from {table}\nwhere {pending}\nlimit 1) as {name}\n\
+             ) as {name}\nwhere {pending}"
+        ))
+    }
+
+    fn pending(&self) -> String {
+        format!("(\n{}\n)", self.spec.pending)
+    }
+
+    fn column(&self, column: &str) -> String {
+        format!("{}.{}", quoted(&self.spec.table.name), quoted(column))
+    }
+
+    /// The id's columns as texts.
+    fn ids(&self) -> String {
+        let ids = self.spec.id.iter().enumerate();
+        ids.map(|(n, id)| format!("{}::text as pgbaton_{}", self.column(id), n + 1)).collect::<Vec<_>>().join(", ")
+    }
+
+    fn names(&self) -> String {
+        (1..=self.spec.id.len()).map(|n| format!("pgbaton_{n}")).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Parameters from this number on.
+    fn arrays(&self, first: usize) -> String {
+        (0..self.spec.id.len()).map(|n| format!("${}::text[]", first + n)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Rows that are given by their ids.
+    fn given(&self, first: usize, numbered: bool) -> String {
+        let (arrays, names) = (self.arrays(first), self.names());
+        match numbered {
+            true => format!("unnest({arrays}) with ordinality as {ROW}({names}, pgbaton_n)"),
+            false => format!("unnest({arrays}) as {ROW}({names})"),
+        }
+    }
+
+    /// The table's row is the one that is given there.
+    fn same(&self, given: &str) -> Result<String, Error> {
+        let mut all = Vec::new();
+        for (n, id) in self.spec.id.iter().enumerate() {
+            // As the column's own type: with another one the index may not be used.
+            let type_name = &self.shape.column(id)?.type_name;
+            all.push(format!("{} = {given}.pgbaton_{}::{type_name}", self.column(id), n + 1));
+        }
+        Ok(all.join(" and "))
+    }
+
+    fn order(&self) -> String {
+        let further = self.spec.id.iter().filter(|id| !self.spec.order.contains(id));
+        self.spec.order.iter().chain(further).map(|column| self.column(column)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The key decides the lane, by the same function as in the outbox; where there is none, the id does.
+    fn lane(&self) -> String {
+        let ids: Vec<String> = self.spec.id.iter().map(|id| format!("{}::text", self.column(id))).collect();
+        let id = match ids.as_slice() {
+            [one] => one.clone(),
+            several => format!("pg_catalog.jsonb_build_array({})::text", several.join(", ")),
+        };
+        let of = match &self.spec.key {
+            Some(key) => format!("coalesce({}, {id})", self.text(Some(key))),
+            None => id,
+        };
+        format!("(pg_catalog.hashtextextended({of} collate \"C\", 0) & ($1::integer - 1))::integer")
+    }
+
+    fn text(&self, value: Option<&Value>) -> String {
+        match value {
+            None => "null::text".to_owned(),
+            Some(Value::Column(column)) => format!("{}::text", self.column(column)),
+            Some(Value::Path { column, path }) => format!("({} #>> '{{}}')", self.found_at(column, path)),
+            Some(Value::Constant(text)) => format!("{}::text", literal(text)),
+        }
+    }
+
+    fn found_at(&self, column: &str, path: &str) -> String {
+        format!("pg_catalog.jsonb_path_query_first({}::jsonb, {}::jsonpath)", self.column(column), literal(path))
+    }
+
+    fn json(&self, value: &Value) -> String {
+        match value {
+            Value::Column(column) => self.column(column),
+            Value::Path { column, path } => self.found_at(column, path),
+            Value::Constant(text) => format!("{}::jsonb", literal(text)),
+        }
+    }
+
+    /// A text: of a column of type json byte for byte, where there is nothing to be added.
+    fn headers(&self) -> String {
+        let mut each = String::new();
+        for (name, value) in &self.spec.header {
+            let _ = write!(each, "{}, {}, ", literal(name), self.text(Some(value)));
+        }
+        let each = each.trim_end_matches(", ");
+        let all = self.spec.headers.as_ref().map(|value| self.json(value));
+        match (all, each.is_empty()) {
+            (None, true) => "null::text".to_owned(),
+            (Some(all), true) => format!("{all}::text"),
+            (None, false) => format!("pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object({each}))::text"),
+            (Some(all), false) => format!(
+                "(coalesce({all}::jsonb, '{{}}') || pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object({each})))::text"
+            ),
+        }
+    }
+
+    /// As bytes and as JSON: one of them is null.
+    fn payload(&self) -> (String, String) {
+        let none = ("null::bytea".to_owned(), "null::text".to_owned());
+        let bytes = |text: String| format!("pg_catalog.convert_to({text}, 'UTF8')");
+        match &self.spec.payload {
+            None => none,
+            Some(value @ Value::Path { .. }) => (none.0, format!("{}::text", self.json(value))),
+            Some(value @ Value::Constant(_)) if self.spec.payload_is_json => (none.0, self.text(Some(value))),
+            Some(value @ Value::Constant(_)) => (bytes(self.text(Some(value))), none.1),
+            Some(Value::Column(column)) => match self.shape.kind(column) {
+                Some("bytea") if self.spec.payload_is_json => {
+                    (none.0, format!("pg_catalog.convert_from({}, 'UTF8')", self.column(column)))
+                }
+                Some("bytea") => (self.column(column), none.1),
+                Some("json" | "jsonb") => (none.0, format!("{}::text", self.column(column))),
+                _ if self.spec.payload_is_json => (none.0, format!("{}::text", self.column(column))),
+                _ => (bytes(format!("{}::text", self.column(column))), none.1),
+            },
+        }
+    }
+}

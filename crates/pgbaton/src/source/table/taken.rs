@@ -1,0 +1,274 @@
+//! What one relay of one replica knows of an adopted table's rows: found pending, taken to be delivered, marked. Pure.
+//!
+//! A row that is taken is *known* until it is marked, and until a look that began after that: a look that began before may
+//! still show it as pending. So no row is taken twice, and one that its user sets back to pending is taken again.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use crate::lane::Grant;
+use crate::source::Stint;
+use crate::source::settle::Registration;
+
+/// A row by its id columns, as texts.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct RowId(pub(super) Arc<[String]>);
+
+/// Everything that is known, of one incarnation.
+#[derive(Default)]
+pub(super) struct Taken {
+    lanes: BTreeMap<i32, OpenLane>,
+    /// Taken and not marked, or marked since the last look began.
+    known: HashSet<RowId>,
+    marked: Vec<RowId>,
+}
+
+struct OpenLane {
+    grant: Grant,
+    stint: Stint,
+    registration: Registration,
+    /// Pending by the last look and not known, in order.
+    found: VecDeque<RowId>,
+    /// Batches that were handed out and are not marked, each with its number in this stint.
+    out: VecDeque<(u64, Vec<RowId>)>,
+    /// How many batches were handed out.
+    handed: u64,
+    /// The first of `found` cannot be a message: nothing is taken until another look.
+    blocked: bool,
+}
+
+/// A lane that is asked for rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) lane: i32,
+    pub(super) of: i32,
+    pub(super) stint: Stint,
+}
+
+impl Taken {
+    pub(super) fn open(&mut self, grant: Grant, stint: Stint, registration: Registration) {
+        self.forget(grant.lane.number);
+        let (found, out) = (VecDeque::new(), VecDeque::new());
+        let lane = OpenLane { stint, registration, found, out, handed: 0, blocked: false, grant };
+        self.lanes.insert(lane.grant.lane.number, lane);
+    }
+
+    /// What was taken for it and not marked is taken again by whoever opens it next.
+    pub(super) fn close(&mut self, grant: &Grant) {
+        if self.lanes.get(&grant.lane.number).is_some_and(|lane| lane.grant == *grant) {
+            self.forget(grant.lane.number);
+        }
+    }
+
+    fn forget(&mut self, lane: i32) {
+        for row in self.lanes.remove(&lane).into_iter().flat_map(|lane| lane.out).flat_map(|(_, rows)| rows) {
+            self.known.remove(&row);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lanes.is_empty()
+    }
+
+    /// Those of these grants that are open.
+    pub(super) fn asked<'a>(&self, grants: impl IntoIterator<Item = &'a Grant>) -> Vec<Asked> {
+        let open = |grant: &Grant| self.lanes.get(&grant.lane.number).filter(|lane| lane.grant == *grant);
+        let asked =
+            |grant: &Grant, lane: &OpenLane| Asked { lane: grant.lane.number, of: grant.lane.of, stint: lane.stint };
+        grants.into_iter().filter_map(|grant| Some(asked(grant, open(grant)?))).collect()
+    }
+
+    pub(super) fn registration(&self, asked: Asked) -> Option<(Grant, Registration)> {
+        self.same(asked).map(|lane| (lane.grant.clone(), lane.registration.clone()))
+    }
+
+    /// Rows that are known, and so may be among those that a look brings.
+    pub(super) fn known(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Whether one of these lanes has nothing left of the last look.
+    pub(super) fn lacks(&self, asked: &[Asked]) -> bool {
+        asked.iter().any(|asked| self.same(*asked).is_some_and(|lane| lane.found.is_empty() || lane.blocked))
+    }
+
+    /// A look begins: what was marked before is not pending to it, or is so again.
+    pub(super) fn look_begins(&mut self) {
+        for row in self.marked.drain(..) {
+            self.known.remove(&row);
+        }
+    }
+
+    /// A look has found these, in order. It replaces what an earlier one found for the lanes it asked for.
+    pub(super) fn found(&mut self, asked: &[Asked], rows: impl IntoIterator<Item = (i32, RowId)>) {
+        for asked in asked {
+            if let Some(lane) = self.same_mut(*asked) {
+                lane.found.clear();
+                lane.blocked = false;
+            }
+        }
+        for (number, row) in rows {
+            if !self.known.contains(&row)
+                && let Some(asked) = asked.iter().find(|asked| asked.lane == number)
+                && let Some(lane) = self.same_mut(*asked)
+            {
+                lane.found.push_back(row);
+            }
+        }
+    }
+
+    /// What to fetch next: at most `each` rows of each lane, and as evenly as `most` in all allows.
+    pub(super) fn next(&self, asked: &[Asked], each: usize, most: usize) -> Vec<(Asked, Vec<RowId>)> {
+        let each = each.min(most.div_ceil(asked.len().max(1))).max(1);
+        let first = |asked: &Asked| {
+            let lane = self.same(*asked).filter(|lane| !lane.blocked && !lane.found.is_empty())?;
+            Some((*asked, lane.found.iter().take(each).cloned().collect()))
+        };
+        asked.iter().filter_map(first).collect()
+    }
+
+    /// The first so many that were found have been fetched: those that are still there are taken in these batches. Gives the
+    /// numbers of the batches, or `None` if the lane was closed meanwhile.
+    pub(super) fn take(&mut self, asked: Asked, fetched: usize, batches: &[Vec<RowId>]) -> Option<Vec<u64>> {
+        let lane = self.same_mut(asked)?;
+        lane.found.drain(..fetched.min(lane.found.len()));
+        let mut numbers = Vec::with_capacity(batches.len());
+        for rows in batches {
+            lane.handed += 1;
+            lane.out.push_back((lane.handed, rows.clone()));
+            numbers.push(lane.handed);
+        }
+        self.known.extend(batches.iter().flatten().cloned());
+        Some(numbers)
+    }
+
+    /// The next row of this lane cannot be a message.
+    pub(super) fn block(&mut self, asked: Asked) {
+        if let Some(lane) = self.same_mut(asked) {
+            lane.blocked = true;
+        }
+    }
+
+    /// The lane's batches up to this one that are not marked yet.
+    pub(super) fn due(&self, grant: &Grant, through: u64) -> Vec<(u64, Vec<RowId>)> {
+        let lane = self.lanes.get(&grant.lane.number).filter(|lane| lane.grant == *grant);
+        let out = lane.into_iter().flat_map(|lane| &lane.out);
+        out.take_while(|(number, _)| *number <= through).cloned().collect()
+    }
+
+    /// The lane's batches up to this one are marked.
+    pub(super) fn marked(&mut self, grant: &Grant, through: u64) {
+        let Some(lane) = self.lanes.get_mut(&grant.lane.number).filter(|lane| lane.grant == *grant) else { return };
+        while let Some((_, rows)) = lane.out.pop_front_if(|(number, _)| *number <= through) {
+            self.marked.extend(rows);
+        }
+    }
+
+    fn same(&self, asked: Asked) -> Option<&OpenLane> {
+        self.lanes.get(&asked.lane).filter(|lane| lane.stint == asked.stint && lane.grant.lane.of == asked.of)
+    }
+
+    fn same_mut(&mut self, asked: Asked) -> Option<&mut OpenLane> {
+        self.lanes.get_mut(&asked.lane).filter(|lane| lane.stint == asked.stint && lane.grant.lane.of == asked.of)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane::{Epoch, Lane, RelayName};
+
+    fn row(id: &str) -> RowId {
+        RowId([id.to_owned()].into())
+    }
+
+    fn rows(ids: &[&str]) -> Vec<RowId> {
+        ids.iter().map(|id| row(id)).collect()
+    }
+
+    fn grant(lane: i32) -> Grant {
+        Grant { lane: Lane { relay: RelayName::new("orders").unwrap(), number: lane, of: 4 }, epoch: Epoch(1) }
+    }
+
+    /// Lanes 0 and 1 are open.
+    fn taken() -> (Taken, Vec<Asked>) {
+        let mut taken = Taken::default();
+        for lane in [0, 1] {
+            taken.open(grant(lane), Stint(7), Registration("r".into()));
+        }
+        let asked = taken.asked([&grant(0), &grant(1), &grant(2)]);
+        assert_eq!(asked.len(), 2);
+        (taken, asked)
+    }
+
+    fn look(taken: &mut Taken, asked: &[Asked], lane: i32, ids: &[&str]) {
+        taken.look_begins();
+        taken.found(asked, ids.iter().map(|id| (lane, row(id))));
+    }
+
+    fn next(taken: &Taken, asked: &[Asked]) -> Vec<RowId> {
+        taken.next(asked, 10, 100).into_iter().flat_map(|(_, rows)| rows).collect()
+    }
+
+    #[test]
+    fn what_is_taken_is_not_found_again_until_it_was_marked() {
+        let (mut taken, asked) = taken();
+        look(&mut taken, &asked, 0, &["a", "b"]);
+        assert_eq!(taken.take(asked[0], 2, &[rows(&["a"]), rows(&["b"])]), Some(vec![1, 2]));
+        look(&mut taken, &asked, 0, &["a", "b", "c"]);
+        assert_eq!(next(&taken, &asked), rows(&["c"]));
+        assert_eq!(taken.due(&grant(0), 1), [(1, rows(&["a"]))]);
+
+        // A look that began before the mark shows it, and one that begins after shows it only if it was set back.
+        taken.look_begins();
+        taken.marked(&grant(0), 1);
+        taken.found(&asked, [(0, row("a")), (0, row("b"))]);
+        assert_eq!(next(&taken, &asked), []);
+        look(&mut taken, &asked, 0, &["a", "b"]);
+        assert_eq!(next(&taken, &asked), rows(&["a"]));
+        assert_eq!(taken.due(&grant(0), 9), [(2, rows(&["b"]))]);
+    }
+
+    #[test]
+    fn a_lane_that_was_closed_gets_its_rows_again() {
+        let (mut taken, asked) = taken();
+        look(&mut taken, &asked, 0, &["a"]);
+        taken.take(asked[0], 1, &[rows(&["a"])]);
+        taken.close(&grant(0));
+        taken.open(grant(0), Stint(8), Registration("r".into()));
+        let again = taken.asked([&grant(0)]);
+        look(&mut taken, &again, 0, &["a"]);
+        assert_eq!(next(&taken, &again), rows(&["a"]));
+        // What was asked for the earlier stint comes too late.
+        assert_eq!(taken.take(asked[0], 1, &[rows(&["a"])]), None);
+        taken.marked(&grant(0), 1);
+        assert_eq!(taken.due(&grant(0), 1), []);
+    }
+
+    #[test]
+    fn lanes_share_what_may_be_fetched() {
+        let (mut taken, asked) = taken();
+        taken.found(&asked, (0..20).map(|n| (n % 2, row(&n.to_string()))));
+        let sizes = |taken: &Taken, each, most| {
+            taken.next(&asked, each, most).iter().map(|(_, rows)| rows.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(&taken, 100, 100), [10, 10]);
+        assert_eq!(sizes(&taken, 3, 100), [3, 3]);
+        assert_eq!(sizes(&taken, 100, 7), [4, 4]);
+        taken.block(asked[0]);
+        assert_eq!(sizes(&taken, 100, 100), [10]);
+        assert!(taken.lacks(&asked));
+    }
+
+    /// Rows that were no longer pending when they were fetched are let go.
+    #[test]
+    fn rows_that_are_gone_are_not_known() {
+        let (mut taken, asked) = taken();
+        look(&mut taken, &asked, 1, &["a", "b", "c"]);
+        assert_eq!(taken.take(asked[1], 2, &[rows(&["b"])]), Some(vec![1]));
+        assert_eq!(next(&taken, &asked), rows(&["c"]));
+        assert_eq!(taken.known(), 1);
+        look(&mut taken, &asked, 1, &["a", "b", "c"]);
+        assert_eq!(next(&taken, &asked), rows(&["a", "c"]));
+    }
+}
