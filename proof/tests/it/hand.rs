@@ -22,6 +22,14 @@ pub fn sql(name: &str) -> &'static str {
     pgbaton::sql::ALL.iter().find(|verb| verb.name == name).unwrap_or_else(|| panic!("no statement {name}")).sql
 }
 
+/// Registers a relay of the outbox. Gives 1 if it was not.
+pub async fn register(client: &Client, relay: &str, lanes: i32, latest: bool) -> usize {
+    let none: Option<&str> = None;
+    let parameters: [(&(dyn ToSql + Sync), Type); 5] =
+        [(&relay, Type::TEXT), (&lanes, Type::INT4), (&latest, Type::BOOL), (&none, Type::TEXT), (&none, Type::TEXT)];
+    client.query_typed(sql("register"), &parameters).await.unwrap().len()
+}
+
 /// The relay that all tests of this kind use.
 pub fn relay() -> RelayName {
     RelayName::new("orders").unwrap()
@@ -51,9 +59,7 @@ impl Hand {
 
     pub async fn on(fixture: Fixture, lanes: i32) -> Hand {
         let relay = fixture.relay().await.unwrap();
-        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
-            [(&"orders", Type::TEXT), (&lanes, Type::INT4), (&false, Type::BOOL)];
-        relay.query_typed(sql("register"), &parameters).await.unwrap();
+        register(&relay, "orders", lanes, false).await;
         let row = relay.query_one(sql("incarnation"), &[]).await.unwrap();
         let here = row.get::<_, &str>(0).parse().unwrap();
         let admin = fixture.admin().await.unwrap();
@@ -88,9 +94,7 @@ impl Hand {
 
     /// Registers another relay, or this one again.
     pub async fn register(&self, relay: &str, latest: bool) {
-        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
-            [(&relay, Type::TEXT), (&self.lanes, Type::INT4), (&latest, Type::BOOL)];
-        assert_eq!(self.relay.query_typed(sql("register"), &parameters).await.unwrap().len(), 1);
+        assert_eq!(register(&self.relay, relay, self.lanes, latest).await, 1);
     }
 
     /// As if all replicas of this test had stopped in order.

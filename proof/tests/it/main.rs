@@ -3,6 +3,8 @@
 // The whole binary is a test, but clippy takes its helpers for tests, which may unwrap, only below
 // `cfg(test)` (see clippy.toml).
 #[cfg(test)]
+mod adopted;
+
 mod boundaries;
 #[cfg(test)]
 mod cli;

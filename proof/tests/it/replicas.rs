@@ -7,6 +7,7 @@ use pgbaton::lane::RelayName;
 use pgbaton::relay::{Limits, Pace, RelaySpec, Start};
 use pgbaton::replica::{Replica, ReplicaSpec};
 use pgbaton::sink::Sink;
+use pgbaton::source::SourceSpec;
 use pgbaton::{Database, Error};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -48,6 +49,7 @@ impl Setup {
     fn relay(&self, name: &str, sink: Arc<dyn Sink>) -> RelaySpec {
         RelaySpec {
             name: RelayName::new(name).unwrap(),
+            source: SourceSpec::Native,
             lanes: self.lanes,
             start: Start::Earliest,
             topics: Vec::new(),

@@ -6,11 +6,10 @@ use proof::clock::Clock;
 use proof::fixture::Fixture;
 use proof::on_each_version;
 use proof::servers::{Binaries, Cluster, Options};
-use tokio_postgres::types::{ToSql, Type};
 
 use super::{Stage, TTL, all, judge, lasts, start};
 use crate::daemon::get;
-use crate::hand::{SOON, sql, until};
+use crate::hand::{self, SOON, until};
 
 on_each_version!(the_servers_clock_steps_by_hours);
 
@@ -21,8 +20,7 @@ async fn the_servers_clock_steps_by_hours(major: u32) {
     let cluster = Cluster::start(&Binaries::find(major).unwrap(), options).await.unwrap();
     let mut stage = Stage::of_two(Fixture::on(&cluster).await.unwrap(), major).await;
     // Nobody runs this one until the end: all of its messages have to stay.
-    let parameters: [(&(dyn ToSql + Sync), Type); 3] = [(&"late", Type::TEXT), (&16, Type::INT4), (&false, Type::BOOL)];
-    stage.fixture.relay().await.unwrap().query_typed(sql("register"), &parameters).await.unwrap();
+    hand::register(&stage.fixture.relay().await.unwrap(), "late", 16, false).await;
     let load = stage.load().await;
     let admin = stage.fixture.admin().await.unwrap();
     let now = "select extract(epoch from clock_timestamp())::float8, pgbaton.segment_at(now())::int";

@@ -9,11 +9,10 @@ use std::time::{Duration, Instant};
 use proof::fixture::{Fixture, connect};
 use proof::on_each_version;
 use proof::servers::Binaries;
-use tokio_postgres::types::{ToSql, Type};
 
 use super::load::Load;
 use super::{Stage, Watched, housekeep, start};
-use crate::hand::{SOON, sql, until};
+use crate::hand::{self, SOON, sql, until};
 use crate::relays::ask;
 
 on_each_version!(segments_are_emptied_whatever_else_goes_on);
@@ -150,12 +149,11 @@ async fn preparing(outbox: &Fixture, going: impl Fn() -> bool) {
 }
 
 async fn register(outbox: &Fixture, name: &str, latest: bool) {
-    let parameters: [(&(dyn ToSql + Sync), Type); 3] = [(&name, Type::TEXT), (&2, Type::INT4), (&latest, Type::BOOL)];
     let relay = outbox.relay().await.unwrap();
     // As a replica does it: the lock first, in a statement of its own.
     relay.batch_execute("begin isolation level read committed").await.unwrap();
     relay.query_typed(sql("register_lock"), &[]).await.unwrap();
-    relay.query_typed(sql("register"), &parameters).await.unwrap();
+    hand::register(&relay, name, 2, latest).await;
     relay.batch_execute("commit").await.unwrap();
 }
 

@@ -1,0 +1,137 @@
+//! Tables that others made, adopted as they are: through the real executable, with a role that has what `adopt` grants.
+
+use proof::fixture::{Fixture, RELAY};
+use proof::on_each_version;
+use proof::process::Process;
+use tokio_postgres::Client;
+
+use crate::hand::{SOON, until};
+use crate::lines::{arrivals_in, ids_in};
+
+on_each_version!(rows_are_delivered_once_and_marked, a_row_that_is_set_back_is_sent_again, what_commits_late_is_found);
+
+/// A table as applications have it, with a relay that marks.
+struct Adopted {
+    fixture: Fixture,
+    admin: Client,
+}
+
+const SOURCE: &str = r#"
+    [relays.orders.source]
+    type = "table"
+    table = "app.Outbox"
+    id = "id"
+    order = "created_at"
+    key = "site_id"
+    topic = "topic"
+    payload = "payload"
+    created_at = "created_at"
+    pending = "published_at is null -- not sent yet"
+    mark = { published_at = "now()" }
+"#;
+
+impl Adopted {
+    async fn new(major: u32) -> Adopted {
+        let fixture = Fixture::new(major).await.unwrap();
+        let admin = fixture.admin().await.unwrap();
+        let ddl = format!(
+            r#"create schema app;
+               create table app."Outbox" (
+                 id uuid primary key default gen_random_uuid(), site_id text not null, topic text not null, payload jsonb not null,
+                 created_at timestamptz not null default clock_timestamp(), published_at timestamptz);
+               create index on app."Outbox" (created_at, id) where published_at is null;
+               grant usage on schema app to "{RELAY}";
+               grant select, update (published_at) on app."Outbox" to "{RELAY}";"#
+        );
+        admin.batch_execute(&ddl).await.unwrap();
+        Adopted { fixture, admin }
+    }
+
+    /// Starts a replica that writes to a file of its own.
+    fn run(&self, name: &str) -> Process {
+        let file = self.fixture.folder().join("{name}.jsonl");
+        let relays = format!(
+            "[relays.orders]\nlanes = 4\nsink = {{ type = \"file\", path = {} }}\n{SOURCE}",
+            proof::fixture::toml_text(&file.to_string_lossy())
+        );
+        self.fixture.run(name, &relays).unwrap()
+    }
+
+    async fn insert(&self, count: i32) {
+        let sql = r#"insert into app."Outbox" (site_id, topic, payload)
+                     select 'site ' || n % 7, 'orders', jsonb_build_object('n', n) from generate_series(1, $1::integer) n"#;
+        self.admin.execute(sql, &[&count]).await.unwrap();
+    }
+
+    async fn pending(&self) -> i64 {
+        let sql = r#"select count(*) from app."Outbox" where published_at is null"#;
+        self.admin.query_one(sql, &[]).await.unwrap().get(0)
+    }
+
+    async fn all_marked(&self) {
+        until("all rows are marked", async || self.pending().await == 0).await;
+    }
+
+    /// Ids in the files of these replicas, with repeats.
+    fn arrived(&self, names: &[&str]) -> Vec<String> {
+        names.iter().flat_map(|name| ids_in(&self.fixture.folder().join(format!("{name}.jsonl")))).collect()
+    }
+}
+
+async fn end(mut replica: Process) {
+    replica.terminate().unwrap();
+    assert!(replica.wait(SOON).await.unwrap().success());
+}
+
+async fn rows_are_delivered_once_and_marked(major: u32) {
+    let adopted = Adopted::new(major).await;
+    adopted.insert(3_000).await;
+    let replicas = ["r1", "r2"].map(|name| adopted.run(name));
+    adopted.all_marked().await;
+    adopted.insert(500).await;
+    adopted.all_marked().await;
+    for replica in replicas {
+        end(replica).await;
+    }
+    let mut ids = adopted.arrived(&["r1", "r2"]);
+    assert_eq!(ids.len(), 3_500);
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 3_500);
+    assert!(ids.iter().all(|id| id.starts_with("orders:")), "{:?}", ids.first());
+    let arrivals = arrivals_in(&adopted.fixture.folder().join("r1.jsonl"));
+    assert!(!arrivals.is_empty());
+}
+
+async fn a_row_that_is_set_back_is_sent_again(major: u32) {
+    let adopted = Adopted::new(major).await;
+    adopted.insert(10).await;
+    let replica = adopted.run("r1");
+    adopted.all_marked().await;
+    let again = r#"update app."Outbox" set published_at = null where site_id = 'site 3'"#;
+    let count = adopted.admin.execute(again, &[]).await.unwrap();
+    assert!(count > 0);
+    adopted.all_marked().await;
+    end(replica).await;
+    assert_eq!(adopted.arrived(&["r1"]).len() as u64, 10 + count);
+}
+
+/// Its place in the order has long been passed by then.
+async fn what_commits_late_is_found(major: u32) {
+    let adopted = Adopted::new(major).await;
+    let late = adopted.fixture.admin().await.unwrap();
+    late.batch_execute(
+        r#"begin; insert into app."Outbox" (site_id, topic, payload) values ('late', 'orders', '{}');
+           savepoint s; insert into app."Outbox" (site_id, topic, payload) values ('late', 'orders', '{}'); release s"#,
+    )
+    .await
+    .unwrap();
+    adopted.insert(100).await;
+    let replica = adopted.run("r1");
+    adopted.all_marked().await;
+    late.batch_execute("commit").await.unwrap();
+    assert_eq!(adopted.arrived(&["r1"]).len(), 100);
+    adopted.all_marked().await;
+    end(replica).await;
+    assert_eq!(adopted.arrived(&["r1"]).len(), 102);
+}
