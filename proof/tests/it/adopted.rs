@@ -1,5 +1,8 @@
 //! Tables that others made, adopted as they are: through the real executable, with a role that has what `adopt` grants.
 
+mod refused;
+mod settled;
+
 use proof::fixture::{Fixture, RELAY};
 use proof::on_each_version;
 use proof::process::Process;
@@ -47,14 +50,18 @@ impl Adopted {
         Adopted { fixture, admin }
     }
 
+    /// A configuration whose sink is a file of each replica's own.
+    fn to_files(&self, source: &str) -> String {
+        let file = self.fixture.folder().join("{name}.jsonl");
+        format!(
+            "[relays.orders]\nlanes = 4\nsink = {{ type = \"file\", path = {} }}\n{source}",
+            proof::fixture::toml_text(&file.to_string_lossy())
+        )
+    }
+
     /// Starts a replica that writes to a file of its own.
     fn run(&self, name: &str) -> Process {
-        let file = self.fixture.folder().join("{name}.jsonl");
-        let relays = format!(
-            "[relays.orders]\nlanes = 4\nsink = {{ type = \"file\", path = {} }}\n{SOURCE}",
-            proof::fixture::toml_text(&file.to_string_lossy())
-        );
-        self.fixture.run(name, &relays).unwrap()
+        self.fixture.run(name, &self.to_files(SOURCE)).unwrap()
     }
 
     async fn insert(&self, count: i32) {

@@ -1,0 +1,117 @@
+//! Tables and marks that would lose rows, repeat them for ever or hide them are refused, with the reason.
+
+use proof::on_each_version;
+
+use super::{Adopted, SOURCE};
+use crate::hand::SOON;
+
+on_each_version!(
+    tables_that_cannot_be_adopted,
+    a_mark_that_does_not_end_the_condition,
+    marks_that_triggers_take_back,
+    one_relay_reads_a_table,
+);
+
+/// What is done to the table, and what is said of it.
+const WRONG: [(&str, &str); 8] = [
+    (r#"alter table app."Outbox" drop column topic"#, "it has no column \"topic\""),
+    (r#"alter table app."Outbox" drop constraint "Outbox_pkey""#, "no unique index has just the columns of the id"),
+    (r#"alter table app."Outbox" enable row level security"#, "row-level security"),
+    (r#"create rule r as on update to app."Outbox" do also select 1"#, "rules on update or delete"),
+    (r#"alter table app."Outbox" set unlogged"#, "it is unlogged"),
+    (r#"create table app.child () inherits (app."Outbox")"#, "other tables inherit from it"),
+    (
+        r#"alter table app."Outbox" alter site_id type bytea using convert_to(site_id, 'UTF8')"#,
+        "depends on a session's settings",
+    ),
+    (
+        r#"alter table app."Outbox" rename to "Old"; create view app."Outbox" as select * from app."Old""#,
+        "it is a view",
+    ),
+];
+
+async fn tables_that_cannot_be_adopted(major: u32) {
+    for (change, said) in WRONG {
+        let adopted = Adopted::new(major).await;
+        adopted.admin.batch_execute(change).await.unwrap_or_else(|error| panic!("{change}: {error:?}"));
+        let mut replica = adopted.run("r1");
+        assert!(!replica.wait(SOON).await.unwrap().success(), "{change}");
+        assert!(
+            !replica.lines_with(said).is_empty(),
+            "{change}: {}",
+            std::fs::read_to_string(replica.stderr()).unwrap()
+        );
+    }
+}
+
+async fn a_mark_that_does_not_end_the_condition(major: u32) {
+    let adopted = Adopted::new(major).await;
+    adopted.insert(5).await;
+    let source = SOURCE.replace("now()", "null");
+    let mut replica = adopted.fixture.run("r1", &adopted.to_files(&source)).unwrap();
+    assert!(!replica.wait(SOON).await.unwrap().success());
+    assert!(
+        !replica.lines_with("would still be pending after its mark").is_empty(),
+        "{}",
+        std::fs::read_to_string(replica.stderr()).unwrap()
+    );
+    assert_eq!(adopted.arrived(&["r1"]), [""; 0]);
+}
+
+const RESET: &str = "create function app.reset() returns trigger language plpgsql as $$ begin
+    update app.\"Outbox\" set published_at = null where id = new.id and published_at is not null; return null; end $$;
+    alter function app.reset() security definer;";
+
+/// Each lane hands over one batch, finds that it cannot be marked, and is held.
+async fn marks_that_triggers_take_back(major: u32) {
+    let triggers = [
+        "create function app.swallow() returns trigger language plpgsql as $$ begin return null; end $$;
+         create trigger t before update on app.\"Outbox\" for each row execute function app.swallow()"
+            .to_owned(),
+        format!(
+            "{RESET} create trigger t after update on app.\"Outbox\" for each row when (new.published_at is not null)
+                 execute function app.reset()"
+        ),
+        format!(
+            "{RESET} create constraint trigger t after update on app.\"Outbox\" deferrable initially deferred
+                 for each row when (new.published_at is not null) execute function app.reset()"
+        ),
+    ];
+    for trigger in triggers {
+        let adopted = Adopted::new(major).await;
+        adopted.admin.batch_execute(&trigger).await.unwrap_or_else(|error| panic!("{trigger}: {error:?}"));
+        adopted.insert(5).await;
+        let mut replica = adopted.run("r1");
+        let held = replica.wait_for_line("cannot be marked", SOON).await.unwrap();
+        assert!(held.contains("orders") && !held.contains("site"), "{held}");
+        replica.terminate().unwrap();
+        assert!(replica.wait(SOON).await.unwrap().success());
+        assert_eq!(adopted.pending().await, 5);
+        assert!(adopted.arrived(&["r1"]).len() <= 5, "{trigger}");
+    }
+}
+
+async fn one_relay_reads_a_table(major: u32) {
+    let adopted = Adopted::new(major).await;
+    adopted.insert(5).await;
+    let first = adopted.run("r1");
+    adopted.all_marked().await;
+    let second = adopted.to_files(SOURCE).replace("orders", "audit");
+    let mut replica = adopted.fixture.run("r2", &second).unwrap();
+    assert!(!replica.wait(SOON).await.unwrap().success());
+    assert!(
+        !replica.lines_with("its table is adopted by another relay").is_empty(),
+        "{}",
+        std::fs::read_to_string(replica.stderr()).unwrap()
+    );
+
+    let other_key = SOURCE.replace("key = \"site_id\"", "key = \"topic\"");
+    let mut replica = adopted.fixture.run("r3", &adopted.to_files(&other_key)).unwrap();
+    assert!(!replica.wait(SOON).await.unwrap().success());
+    assert!(
+        !replica.lines_with("was registered for another source").is_empty(),
+        "{}",
+        std::fs::read_to_string(replica.stderr()).unwrap()
+    );
+    super::end(first).await;
+}
