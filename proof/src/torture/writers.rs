@@ -295,7 +295,8 @@ impl Written {
 
 impl Shared {
     fn met(&self, trouble: &str) {
-        trouble.clone_into(&mut lock(&self.trouble));
+        // Hints and details follow on lines of their own.
+        trouble.lines().next().unwrap_or_default().clone_into(&mut lock(&self.trouble));
     }
 }
 

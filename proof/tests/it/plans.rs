@@ -135,14 +135,24 @@ async fn segments(client: &Client) {
         let row = client.query_one(sql, &[]).await.unwrap();
         [0, 1, 2].map(|column| row.get::<_, i64>(column))
     };
-    client.batch_execute("begin").await.unwrap();
-    let before = touched().await;
-    client.batch_execute("select pgbaton.segments_above(0)").await.unwrap();
-    let after = touched().await;
-    client.batch_execute("commit").await.unwrap();
-    let [whole, looks, rows] = [0, 1, 2].map(|n| after[n] - before[n]);
-    // No look at all if nothing was ever inserted. Not all are counted at once, always: PostgreSQL 18 has said 7 here.
-    assert!(whole == 0 && looks <= 8 && rows <= 8, "{whole} scans, {looks} look-ups, {rows} rows");
+    // PostgreSQL 18 has once counted a look less than there were: all of them are seen in one of a few tries.
+    const TRIES: usize = 3;
+    let mut seen = Vec::new();
+    for _ in 0..TRIES {
+        client.batch_execute("begin").await.unwrap();
+        let before = touched().await;
+        client.batch_execute("select pgbaton.segments_above(0)").await.unwrap();
+        let after = touched().await;
+        client.batch_execute("commit").await.unwrap();
+        let [whole, looks, rows] = [0, 1, 2].map(|n| after[n] - before[n]);
+        assert!(whole == 0 && looks <= 8 && rows <= 8, "{whole} scans, {looks} look-ups, {rows} rows");
+        // No look at all if nothing was ever inserted.
+        if looks == 8 || looks == 0 {
+            return;
+        }
+        seen.push(looks);
+    }
+    panic!("look-ups, of 8 or none: {seen:?}");
 }
 
 /// The statements that read messages, each checked.

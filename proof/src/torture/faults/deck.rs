@@ -186,7 +186,7 @@ mod tests {
         assert_ne!(draw(1), draw(2));
         let mut counts = HashMap::<&str, u32>::new();
         draw(1).iter().for_each(|(name, _, _)| *counts.entry(name).or_default() += 1);
-        assert!(UNITS.iter().all(|unit| counts.get(unit.name) == Some(&unit.weight)));
+        assert!(UNITS.iter().all(|unit| counts.get(unit.name).copied().unwrap_or_default() == unit.weight));
     }
 
     #[test]

@@ -148,8 +148,8 @@ impl Post {
                     log.find(format!("{} still runs {STOP_WITHIN:?} after it was told to stop", self.name));
                     break;
                 }
-                // Who sleeps for longer than it may drain says so.
-                Some(status) if status.success() || (slept && !was_killed(status)) => break,
+                // Who sleeps for longer than it may drain says so. One that has only just started does not listen yet.
+                Some(status) if status.success() || was_ended(status) || (slept && !was_killed(status)) => break,
                 Some(status) => {
                     self.take_note(&mut state, status, log);
                     break;
@@ -315,6 +315,10 @@ impl Post {
 /// A stream for each purpose, place and number, so that what happens first changes nothing.
 fn random(plan: &Plan, purpose: &str, place: u32, number: u32) -> StdRng {
     plan.random(purpose, (u64::from(place) << 32) | u64::from(number))
+}
+
+fn was_ended(status: ExitStatus) -> bool {
+    status.signal() == Some(rustix::process::Signal::TERM.as_raw())
 }
 
 fn was_killed(status: ExitStatus) -> bool {
