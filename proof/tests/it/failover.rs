@@ -11,7 +11,7 @@ use proof::servers::{Binaries, Cluster, Options};
 use proof::writers::{Verdict, Written};
 
 use crate::daemon::{ANYWHERE, address_of, get, get_until};
-use crate::hand::{SOON, until};
+use crate::hand::{SOON, until_none};
 use crate::lines::arrivals_in;
 use load::{Load, books, inbox};
 
@@ -79,15 +79,13 @@ impl Pair {
     /// Waits until everything in this server's books has arrived at both sinks.
     async fn all_there(&self, server: &Cluster, names: &[&str]) -> Written {
         let written = books(server, &self.fixture.database).await;
-        until("everything is in the inbox", || async {
-            Verdict::of(&written, &inbox(&self.destination).await).lost == 0
-        })
-        .await;
-        until("everything is in the files", || async {
+        let inbox = async || Verdict::of(&written, &inbox(&self.destination).await).lost;
+        until_none("messages of the inbox", inbox).await;
+        let files = async || {
             let arrivals: Vec<_> = self.files(names).iter().flat_map(|file| arrivals_in(file)).collect();
-            Verdict::of(&written, &arrivals).lost == 0
-        })
-        .await;
+            Verdict::of(&written, &arrivals).lost
+        };
+        until_none("messages of the files", files).await;
         written
     }
 }

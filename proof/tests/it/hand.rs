@@ -323,6 +323,19 @@ pub fn sorted(mut topics: Vec<String>) -> Vec<String> {
     topics
 }
 
+/// Waits until none of these is left, however long that takes on this machine, as long as there are fewer and fewer.
+pub async fn until_none(what: &str, mut left: impl AsyncFnMut() -> usize) {
+    let mut least = usize::MAX;
+    while least > 0 {
+        let before = least;
+        until(&format!("{what}: less than {before} left"), async || {
+            least = least.min(left().await);
+            least < before
+        })
+        .await;
+    }
+}
+
 /// Looks again and again until a condition holds.
 pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     /// Looking may cost something itself: seldom, once it takes long.
