@@ -307,7 +307,7 @@ fn relay(replica: &str, name: &str, mut section: Section<'_>, ttl: Duration, pro
     if let SourceSpec::Table(_) = source {
         let keys = section.names().into_iter().filter(|name| OF_THE_OUTBOX.contains(&name.as_str()));
         keys.for_each(|name| {
-            problems.add(&key(&name), "is for the outbox: of a table, `pending` says what is delivered")
+            problems.add(&key(&name), "is for the outbox: of a table, `pending` says what is delivered");
         });
     }
     let lanes = section.integer("lanes", LANES.unsigned_abs(), 1, MOST_LANES.unsigned_abs());
