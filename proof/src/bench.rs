@@ -14,6 +14,7 @@ mod http;
 mod latency;
 mod memory;
 mod messages;
+mod scenario;
 mod site;
 mod snapshot;
 mod stall;
@@ -84,7 +85,9 @@ enum What {
     Adopted,
     /// How long producers are held up while segments are emptied: an hour, unless --seconds says otherwise.
     Stall,
-    /// All of them but `stall`.
+    /// The home-made relay and pgbaton in the case that this product was started for: some minutes.
+    Scenario,
+    /// All of them but `stall` and `scenario`.
     All,
 }
 
@@ -134,6 +137,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
     }
     if wanted(What::Adopted) {
         adopted::run(&args, &mut figures).await?;
+    }
+    if args.what == What::Scenario {
+        scenario::run(&args, &mut figures).await?;
     }
     if args.what == What::Stall {
         stall::run(&args, &mut figures).await?;
