@@ -30,8 +30,7 @@ insert into app.outbox (id, site_id, topic, payload, created_at)
 create index on app.outbox (created_at, id) where published_at is null;
 vacuum (analyze) app.outbox";
 
-const SOURCE: &str = "
-.source]
+const SOURCE: &str = ".source]
 type = \"table\"
 table = \"app.outbox\"
 id = \"id\"
