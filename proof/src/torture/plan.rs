@@ -7,6 +7,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
+use super::outbox::SourceKind;
 use super::{Args, faults};
 use crate::Error;
 
@@ -54,6 +55,7 @@ pub(super) struct Plan {
     pub(super) messages: u64,
     /// … and so many faults are over.
     pub(super) faults: usize,
+    pub(super) source: SourceKind,
     pub(super) sink: SinkKind,
     pub(super) replicas: u32,
     /// The faults to draw from.
@@ -97,6 +99,7 @@ impl Plan {
             length,
             messages: args.messages.unwrap_or_default(),
             faults: args.faults_min,
+            source: args.source,
             sink: args.sink,
             replicas: args.replicas,
             kinds: faults::chosen(&args.faults)?,
@@ -141,8 +144,11 @@ fn drain_within(sink: SinkKind, bulk: u64, behind: i64) -> Duration {
 
 /// What a person enters to have the same again. Neither `--json` nor `--folder` change what happens.
 fn command(args: &Args, seed: u64) -> String {
-    let mut words =
-        vec![format!("./dev torture --seed {seed} --sink {} --replicas {}", args.sink.name(), args.replicas)];
+    let mut words = vec![format!("./dev torture --seed {seed}")];
+    if args.source.is_adopted() {
+        words.push(format!("--source {}", args.source.name()));
+    }
+    words.push(format!("--sink {} --replicas {}", args.sink.name(), args.replicas));
     words.extend(args.minutes.map(|minutes| format!("--minutes {minutes}")));
     words.extend(args.messages.map(|messages| format!("--messages {messages}")));
     if args.faults_min > 0 {
@@ -201,6 +207,7 @@ mod tests {
                 length: second,
                 messages: 0,
                 faults: 0,
+                source: SourceKind::Native,
                 sink,
                 replicas: 3,
                 kinds: faults::chosen(&[]).unwrap(),
@@ -244,6 +251,8 @@ mod tests {
         let again = parse(said.trim_start_matches("./dev "));
         assert_eq!(command(&again, 42), said);
         assert_eq!(again.seed, Some(42));
+        let adopted = command(&parse("torture --source delete"), 1);
+        assert_eq!(adopted, "./dev torture --seed 1 --source delete --sink postgres --replicas 3");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::{TableSource, columns_of, place};
 use crate::clock;
 use crate::connection::{Connection, Parameter, incarnation};
 use crate::error::{Error, Kind};
+use crate::history;
 use crate::lane::Grant;
 use crate::position::Incarnation;
 use crate::source::{Acknowledged, Bookmark, Dealt};
@@ -203,6 +204,7 @@ impl TableSource {
         parameters.extend(ids());
         let still: Vec<Parameter<'_>> = ids().collect();
         let locks: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&lanes, Type::INT4_ARRAY)];
+        let sent = history::now();
         connection.lock(sql::ACKNOWLEDGE_LOCK, &locks).await?;
         crate::faults::point("acknowledge.locked");
         let [_, marked, _, pending] = connection
@@ -215,8 +217,9 @@ impl TableSource {
             .await?;
         self.still(here, &incarnation(&marked)?)?;
         let verdict = self.judge(&lanes, &marked, &pending)?;
-        if let Marked::But(_) = verdict {
+        if let Marked::But(lost) = &verdict {
             connection.commit(sql::INCARNATION, &[]).await?;
+            history::acknowledged(self.replica, sent, here, || written(pieces, lost));
         }
         Ok(verdict)
     }
@@ -261,6 +264,12 @@ impl TableSource {
     }
 }
 
+/// What was written, for the history.
+fn written<'a>(pieces: &'a [Piece], lost: &[i32]) -> Vec<history::Position<'a>> {
+    let ours = pieces.iter().filter(|piece| !lost.contains(&piece.grant.lane.number));
+    ours.map(|Piece { grant, batch, .. }| history::Position { grant, batch: *batch, consumed: None }).collect()
+}
+
 /// The next batch of each lane, as many rows together as one transaction marks.
 fn next_round(queues: &mut BTreeMap<i32, Vec<Piece>>) -> Option<Vec<Piece>> {
     let (mut round, mut rows) = (Vec::new(), 0);
@@ -277,11 +286,43 @@ fn next_round(queues: &mut BTreeMap<i32, Vec<Piece>>) -> Option<Vec<Piece>> {
 
 /// Whether the trouble may lie in a row, so that other lanes can be marked all the same.
 fn of_a_row(error: &Error) -> bool {
-    error.sql_state().is_some_and(|state| !state.starts_with("08") && !state.starts_with("57P"))
-        || !error.is_transient()
+    error.sql_state().map_or(!error.is_transient(), |state| !is_of(state, &OF_THE_SERVER))
 }
 
-/// Whether it may be over at the next attempt: somebody holds a lock, or the server ended the statement.
+/// Whether it may be over at the next attempt.
 fn waits(error: &Error) -> bool {
-    error.sql_state().is_some_and(|state| ["40", "53", "55P", "57"].iter().any(|class| state.starts_with(class)))
+    error.sql_state().is_some_and(|state| is_of(state, &PASSING))
+}
+
+/// The connection, a transaction that the server ended because this process stood still in it or that may not write, an
+/// operator, the server's system: whatever is marked.
+const OF_THE_SERVER: [&str; 4] = ["08", "25", "57P", "58"];
+/// A lock that somebody holds, a lack of room, a statement that the server ended.
+const PASSING: [&str; 4] = ["40", "53", "55P", "57"];
+
+fn is_of(state: &str, classes: &[&str]) -> bool {
+    classes.iter().any(|class| state.starts_with(class))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_stood_still_or_a_server_that_may_not_write_is_no_fault_of_a_row() {
+        let sort = |state| match (is_of(state, &OF_THE_SERVER), is_of(state, &PASSING)) {
+            (true, _) => "all again",
+            (false, true) => "waits",
+            (false, false) => "refused",
+        };
+        for state in ["25P03", "25006", "08006", "57P01", "58030"] {
+            assert_eq!(sort(state), "all again", "{state}");
+        }
+        for state in ["55P03", "57014", "40P01", "53100"] {
+            assert_eq!(sort(state), "waits", "{state}");
+        }
+        for state in ["23503", "42501", "P0001", "27000"] {
+            assert_eq!(sort(state), "refused", "{state}");
+        }
+    }
 }
