@@ -88,11 +88,14 @@ impl Plan {
         let long = length >= LONG || args.messages.is_some_and(|messages| messages >= 2_000_000);
         let folder = args.folder.clone().map_or_else(|| own_folder(seed), own_by_name)?;
         let seconds = Duration::from_secs;
-        let (bulk, behind) = match (long, args.sink) {
-            (true, SinkKind::Http) => (100_000, 60_000),
-            (true, _) => (1_000_000, 300_000),
-            (false, SinkKind::Http) => (20_000, 20_000),
-            (false, _) => (50_000, 60_000),
+        // An adopted table is slower: a mark for each batch, and at an inbox one batch at a time.
+        let (bulk, behind) = match (long, args.sink, args.source) {
+            (true, SinkKind::Http, _) => (100_000, 60_000),
+            (true, _, SourceKind::Native) => (1_000_000, 300_000),
+            (true, ..) => (300_000, 100_000),
+            (false, SinkKind::Http, _) => (20_000, 20_000),
+            (false, _, SourceKind::Native) => (50_000, 60_000),
+            (false, ..) => (20_000, 20_000),
         };
         Ok(Plan {
             seed,
@@ -110,7 +113,7 @@ impl Plan {
             open_for: if long { seconds(180) } else { seconds(25) },
             behind,
             segment: if long { seconds(60) } else { seconds(20) },
-            drain_within: drain_within(args.sink, bulk, behind),
+            drain_within: drain_within(args.source, args.sink, bulk, behind),
             gap: Duration::from_millis(if long { 3_500 } else { 2_500 }),
         })
     }
@@ -133,10 +136,12 @@ impl Plan {
 
 /// How long the rest may take after the last fault: until all have their leases again, and then what writers may be ahead by
 /// and two bulk loads, at the pace of a slow machine.
-fn drain_within(sink: SinkKind, bulk: u64, behind: i64) -> Duration {
+fn drain_within(source: SourceKind, sink: SinkKind, bulk: u64, behind: i64) -> Duration {
     let a_second = match sink {
         SinkKind::Http if cfg!(debug_assertions) => 500,
         SinkKind::Http => 1_500,
+        _ if source.is_adopted() && cfg!(debug_assertions) => 500,
+        _ if source.is_adopted() => 1_500,
         SinkKind::Postgres | SinkKind::File => 4_000,
     };
     Duration::from_secs(60 + (2 * bulk + 2 * behind.unsigned_abs()) / a_second)
@@ -257,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_bulk_load_and_the_rest_have_time_enough_to_be_delivered() {
-        let seconds = |sink, bulk, behind| drain_within(sink, bulk, behind).as_secs();
+        let seconds = |sink, bulk, behind| drain_within(SourceKind::Native, sink, bulk, behind).as_secs();
         assert!(seconds(SinkKind::Postgres, 1_000_000, 300_000) > 1_300_000 / 5_000 + 60);
         assert!(seconds(SinkKind::Http, 100_000, 60_000) > 160_000 / 2_000 + 60);
     }

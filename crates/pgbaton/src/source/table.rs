@@ -31,6 +31,7 @@ mod look;
 mod mark;
 mod statements;
 mod taken;
+mod trouble;
 
 pub use definition::{Mark, TableName, TableSpec, Value};
 use look::Pace;

@@ -11,6 +11,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::taken::RowId;
+use super::trouble::{of_a_row, waits};
 use super::{TableSource, columns_of, place};
 use crate::clock;
 use crate::connection::{Connection, Parameter, incarnation};
@@ -282,47 +283,4 @@ fn next_round(queues: &mut BTreeMap<i32, Vec<Piece>>) -> Option<Vec<Piece>> {
         round.push(queue.remove(0));
     }
     (!round.is_empty()).then_some(round)
-}
-
-/// Whether the trouble may lie in a row, so that other lanes can be marked all the same.
-fn of_a_row(error: &Error) -> bool {
-    error.sql_state().map_or(!error.is_transient(), |state| !is_of(state, &OF_THE_SERVER))
-}
-
-/// Whether it may be over at the next attempt.
-fn waits(error: &Error) -> bool {
-    error.sql_state().is_some_and(|state| is_of(state, &PASSING))
-}
-
-/// The connection, a transaction that the server ended because this process stood still in it or that may not write, an
-/// operator, the server's system: whatever is marked.
-const OF_THE_SERVER: [&str; 4] = ["08", "25", "57P", "58"];
-/// A lock that somebody holds, a lack of room, a statement that the server ended.
-const PASSING: [&str; 4] = ["40", "53", "55P", "57"];
-
-fn is_of(state: &str, classes: &[&str]) -> bool {
-    classes.iter().any(|class| state.starts_with(class))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_process_that_stood_still_or_a_server_that_may_not_write_is_no_fault_of_a_row() {
-        let sort = |state| match (is_of(state, &OF_THE_SERVER), is_of(state, &PASSING)) {
-            (true, _) => "all again",
-            (false, true) => "waits",
-            (false, false) => "refused",
-        };
-        for state in ["25P03", "25006", "08006", "57P01", "58030"] {
-            assert_eq!(sort(state), "all again", "{state}");
-        }
-        for state in ["55P03", "57014", "40P01", "53100"] {
-            assert_eq!(sort(state), "waits", "{state}");
-        }
-        for state in ["23503", "42501", "P0001", "27000"] {
-            assert_eq!(sort(state), "refused", "{state}");
-        }
-    }
 }
