@@ -11,6 +11,7 @@ mod destination;
 mod faults;
 mod fleet;
 mod log;
+mod outbox;
 mod pace;
 mod pair;
 mod plan;
@@ -33,6 +34,7 @@ use tokio::time::Instant;
 
 use crate::Error;
 use book::{Book, Count};
+use outbox::SourceKind;
 use pace::Pace;
 use plan::{Plan, SinkKind};
 use stage::Stage;
@@ -54,6 +56,9 @@ pub struct Args {
     /// What all random choices come from; by default another one each time, which is printed.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// What they are written to: the native outbox, or a table that is adopted, whose rows are marked or deleted.
+    #[arg(long, value_enum, default_value_t = SourceKind::Native)]
+    source: SourceKind,
     /// Where the messages go.
     #[arg(long, value_enum, default_value_t = SinkKind::Postgres)]
     sink: SinkKind,
@@ -126,7 +131,7 @@ async fn perform(plan: Plan) -> Result<Summary, Error> {
     let committed = Arc::<AtomicU64>::default();
     let (pace, looking) = {
         let (primary, destination) = (stage.primary.clone(), Arc::clone(&stage.destination));
-        pace::start(primary, destination, Arc::clone(&committed), stage.plan.behind)
+        pace::start((primary, stage.plan.source), destination, Arc::clone(&committed), stage.plan.behind)
     };
     let book = Book::open(&folder, "writers")?;
     let mut counts = vec![book.count()];
@@ -229,6 +234,7 @@ async fn finish(stage: &Stage, written: Written, counts: &[Count], times: Times)
     Summary {
         seed: plan.seed,
         command: plan.command.clone(),
+        source: plan.source,
         sink: plan.sink,
         replicas: plan.replicas,
         seconds: times.seconds,

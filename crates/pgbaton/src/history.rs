@@ -163,8 +163,8 @@ fn failure(error: &AppendError) -> &'static str {
 pub(crate) struct Position<'a> {
     pub(crate) grant: &'a Grant,
     pub(crate) batch: i64,
-    /// xmax of S.
-    pub(crate) consumed: Xid,
+    /// xmax of S. None of an adopted table, whose own rows say what was dealt with.
+    pub(crate) consumed: Option<Xid>,
 }
 
 /// These positions were written by a transaction whose first statement was sent at `sent`.
@@ -205,7 +205,7 @@ fn grants(lanes: &[Grant]) -> Vec<Value> {
 }
 
 fn position(position: &Position<'_>) -> Value {
-    json!({ "grant": grant(position.grant), "batch": position.batch, "consumed": position.consumed.0 })
+    json!({ "grant": grant(position.grant), "batch": position.batch, "consumed": position.consumed.map(|xid| xid.0) })
 }
 
 #[cfg(not(feature = "faults"))]

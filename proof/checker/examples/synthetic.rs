@@ -150,7 +150,7 @@ fn deliver(lane: &mut Lane, out: &mut Out, stage: &mut Out, t: Nanos) -> io::Res
     out.tell(t, Event::Writing { replica: replica.clone(), grant: lane, looked: t })?;
     out.tell(t + 1, Event::Answered { replica: replica.clone(), grant: grant.clone(), batch, answer })?;
     if batch % TO_ONE_POSITION == 0 {
-        let positions = vec![Position { grant, batch, consumed: t }];
+        let positions = vec![Position { grant, batch, consumed: Some(t) }];
         out.tell(t + 3, Event::Acknowledged { replica, sent: t + 2, timeline: 1, positions })?;
     }
     Ok(())

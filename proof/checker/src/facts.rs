@@ -293,7 +293,7 @@ pub struct Ack {
     /// The lane's last batch that is covered.
     pub batch: i64,
     /// The greatest transaction id that its snapshot knows of.
-    pub consumed: u64,
+    pub consumed: Option<u64>,
     /// Where this is told.
     pub line: Line,
 }

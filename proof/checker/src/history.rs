@@ -152,8 +152,10 @@ pub struct Position {
     pub grant: Grant,
     /// The lane's last batch that is covered.
     pub batch: i64,
-    /// The greatest transaction id that its consumed snapshot knows of: never less than before.
-    pub consumed: u64,
+    /// The greatest transaction id that its consumed snapshot knows of: never less than before. None of an adopted table, whose
+    /// own rows say what was dealt with.
+    #[serde(default)]
+    pub consumed: Option<u64>,
 }
 
 /// Begin or end.

@@ -136,7 +136,7 @@ impl Story {
 
     pub fn position(self, t: Nanos, replica: &str, grant: &Grant, batch: i64, consumed: u64) -> Self {
         let timeline = self.timeline;
-        let positions = vec![Position { grant: grant.clone(), batch, consumed }];
+        let positions = vec![Position { grant: grant.clone(), batch, consumed: Some(consumed) }];
         self.at(t, Event::Acknowledged { replica: replica.into(), sent: t - 1, timeline, positions })
     }
 

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::destination::Destination;
+use super::outbox::SourceKind;
 use super::primary::{Primary, within};
 use crate::Error;
 
@@ -33,9 +34,9 @@ pub(super) enum Pressure {
 /// How far the relay is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Progress {
-    /// The outbox's last number.
+    /// The outbox's last number; of an adopted table, how many rows are pending.
     pub(super) last: i64,
-    /// All lanes have passed this one.
+    /// All lanes have passed this one; of an adopted table, none.
     pub(super) passed: i64,
     /// The size of the outbox's database.
     pub(super) bytes: i64,
@@ -97,7 +98,7 @@ impl Pace {
 
 /// Looks all the time, until it is aborted. `behind` is what stops the rush, and `committed` what writers count.
 pub(super) fn start(
-    primary: Primary,
+    (primary, source): (Primary, SourceKind),
     destination: Arc<Destination>,
     committed: Arc<AtomicU64>,
     behind: i64,
@@ -108,7 +109,7 @@ pub(super) fn start(
         loop {
             round = round.wrapping_add(1);
             // While nobody answers, what was allowed before stays allowed: writers meet the same.
-            if let Ok(mut progress) = look(&primary).await {
+            if let Ok(mut progress) = look(&primary, source).await {
                 if let Ok(Some(arrived)) = destination.counted().await {
                     let count = committed.load(Ordering::Relaxed).cast_signed().saturating_sub_unsigned(arrived);
                     progress.missing = missing.of(count, progress);
@@ -155,12 +156,9 @@ impl Missing {
 }
 
 /// How far the relay is now.
-pub(super) async fn look(primary: &Primary) -> Result<Progress, Error> {
-    let sql = "select (select last_value from pgbaton.outbox_id_seq),
-                      coalesce((select min(greatest(floor, last)) from pgbaton.newest), 0),
-                      pg_database_size(current_database())";
+pub(super) async fn look(primary: &Primary, source: SourceKind) -> Result<Progress, Error> {
     let admin = primary.admin().await?;
-    let row = within(admin.query_one(sql, &[])).await?;
+    let row = within(admin.query_one(&source.progress(), &[])).await?;
     let number = |nth| row.try_get(nth).map_err(|cause| Error::because("reading how far the relay is", &cause));
     Ok(Progress { last: number(0)?, passed: number(1)?, bytes: number(2)?, missing: 0, fill: 0 })
 }

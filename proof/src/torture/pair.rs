@@ -77,7 +77,7 @@ impl Pair {
         let primary = Cluster::start(&Binaries::any()?, options(&sides, clock.as_ref())).await?;
         let database = {
             let fixture = Fixture::on(&primary).await?;
-            super::writers::prepare(&fixture.admin().await?).await?;
+            super::writers::prepare(&fixture.admin().await?, plan.source).await?;
             fixture.database.clone()
         };
         let parent = sides.get(1).map_or(temporary, |side| side.parent.clone());

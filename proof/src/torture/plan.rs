@@ -7,6 +7,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
+use super::outbox::SourceKind;
 use super::{Args, faults};
 use crate::Error;
 
@@ -54,6 +55,7 @@ pub(super) struct Plan {
     pub(super) messages: u64,
     /// … and so many faults are over.
     pub(super) faults: usize,
+    pub(super) source: SourceKind,
     pub(super) sink: SinkKind,
     pub(super) replicas: u32,
     /// The faults to draw from.
@@ -86,17 +88,21 @@ impl Plan {
         let long = length >= LONG || args.messages.is_some_and(|messages| messages >= 2_000_000);
         let folder = args.folder.clone().map_or_else(|| own_folder(seed), own_by_name)?;
         let seconds = Duration::from_secs;
-        let (bulk, behind) = match (long, args.sink) {
-            (true, SinkKind::Http) => (100_000, 60_000),
-            (true, _) => (1_000_000, 300_000),
-            (false, SinkKind::Http) => (20_000, 20_000),
-            (false, _) => (50_000, 60_000),
+        // An adopted table is slower: a mark for each batch, and at an inbox one batch at a time.
+        let (bulk, behind) = match (long, args.sink, args.source) {
+            (true, SinkKind::Http, _) => (100_000, 60_000),
+            (true, _, SourceKind::Native) => (1_000_000, 300_000),
+            (true, ..) => (300_000, 100_000),
+            (false, SinkKind::Http, _) => (20_000, 20_000),
+            (false, _, SourceKind::Native) => (50_000, 60_000),
+            (false, ..) => (20_000, 20_000),
         };
         Ok(Plan {
             seed,
             length,
             messages: args.messages.unwrap_or_default(),
             faults: args.faults_min,
+            source: args.source,
             sink: args.sink,
             replicas: args.replicas,
             kinds: faults::chosen(&args.faults)?,
@@ -107,7 +113,7 @@ impl Plan {
             open_for: if long { seconds(180) } else { seconds(25) },
             behind,
             segment: if long { seconds(60) } else { seconds(20) },
-            drain_within: drain_within(args.sink, bulk, behind),
+            drain_within: drain_within(args.source, args.sink, bulk, behind),
             gap: Duration::from_millis(if long { 3_500 } else { 2_500 }),
         })
     }
@@ -130,10 +136,12 @@ impl Plan {
 
 /// How long the rest may take after the last fault: until all have their leases again, and then what writers may be ahead by
 /// and two bulk loads, at the pace of a slow machine.
-fn drain_within(sink: SinkKind, bulk: u64, behind: i64) -> Duration {
+fn drain_within(source: SourceKind, sink: SinkKind, bulk: u64, behind: i64) -> Duration {
     let a_second = match sink {
         SinkKind::Http if cfg!(debug_assertions) => 500,
         SinkKind::Http => 1_500,
+        _ if source.is_adopted() && cfg!(debug_assertions) => 500,
+        _ if source.is_adopted() => 1_500,
         SinkKind::Postgres | SinkKind::File => 4_000,
     };
     Duration::from_secs(60 + (2 * bulk + 2 * behind.unsigned_abs()) / a_second)
@@ -141,8 +149,11 @@ fn drain_within(sink: SinkKind, bulk: u64, behind: i64) -> Duration {
 
 /// What a person enters to have the same again. Neither `--json` nor `--folder` change what happens.
 fn command(args: &Args, seed: u64) -> String {
-    let mut words =
-        vec![format!("./dev torture --seed {seed} --sink {} --replicas {}", args.sink.name(), args.replicas)];
+    let mut words = vec![format!("./dev torture --seed {seed}")];
+    if args.source.is_adopted() {
+        words.push(format!("--source {}", args.source.name()));
+    }
+    words.push(format!("--sink {} --replicas {}", args.sink.name(), args.replicas));
     words.extend(args.minutes.map(|minutes| format!("--minutes {minutes}")));
     words.extend(args.messages.map(|messages| format!("--messages {messages}")));
     if args.faults_min > 0 {
@@ -201,6 +212,7 @@ mod tests {
                 length: second,
                 messages: 0,
                 faults: 0,
+                source: SourceKind::Native,
                 sink,
                 replicas: 3,
                 kinds: faults::chosen(&[]).unwrap(),
@@ -244,11 +256,13 @@ mod tests {
         let again = parse(said.trim_start_matches("./dev "));
         assert_eq!(command(&again, 42), said);
         assert_eq!(again.seed, Some(42));
+        let adopted = command(&parse("torture --source delete"), 1);
+        assert_eq!(adopted, "./dev torture --seed 1 --source delete --sink postgres --replicas 3");
     }
 
     #[test]
     fn a_bulk_load_and_the_rest_have_time_enough_to_be_delivered() {
-        let seconds = |sink, bulk, behind| drain_within(sink, bulk, behind).as_secs();
+        let seconds = |sink, bulk, behind| drain_within(SourceKind::Native, sink, bulk, behind).as_secs();
         assert!(seconds(SinkKind::Postgres, 1_000_000, 300_000) > 1_300_000 / 5_000 + 60);
         assert!(seconds(SinkKind::Http, 100_000, 60_000) > 160_000 / 2_000 + 60);
     }

@@ -52,11 +52,13 @@ impl Stage {
         }));
         let pair = Pair::start(&plan).await?;
         let primary = pair.followed();
-        let database = primary.operator(Duration::from_secs(30))?;
-        let retention = Some(Duration::ZERO);
-        pgbaton::control::segments::set(&database, Some(SEGMENTS), Some(plan.segment), retention, TTL * 10)
-            .await
-            .map_err(|cause| Error::because("setting the ring of segments", &cause))?;
+        if !plan.source.is_adopted() {
+            let database = primary.operator(Duration::from_secs(30))?;
+            let retention = Some(Duration::ZERO);
+            pgbaton::control::segments::set(&database, Some(SEGMENTS), Some(plan.segment), retention, TTL * 10)
+                .await
+                .map_err(|cause| Error::because("setting the ring of segments", &cause))?;
+        }
         let destination = Arc::new(Destination::start(&plan).await?);
         let (common, log_) = (Arc::clone(&destination), Arc::clone(&log));
         let common = Common { database: primary.database.clone(), destination: common, log: log_ };
@@ -121,7 +123,7 @@ impl Stage {
         });
         let drained = asked.await.is_ok();
         if !drained {
-            let progress = pace::look(&self.primary).await;
+            let progress = pace::look(&self.primary, self.plan.source).await;
             self.log.find(format!("not all was delivered {:?} after calm: {progress:?}", self.plan.drain_within));
         }
         drained
@@ -133,17 +135,10 @@ impl Stage {
         row.try_get(0).map_err(|cause| Error::because("reading a transaction id", &cause))
     }
 
-    /// Whether every lane has dealt with all that was committed when this transaction id was given out. A lane without news
-    /// writes no position: then it has read up to the outbox's last number, and nobody whom its S saw running has written.
+    /// Whether every lane has dealt with all that was committed when this transaction id was given out.
     async fn has_passed(&self, last: &str) -> Result<bool, Error> {
-        let sql = format!(
-            "select count(*) = (select count(*) from pgbaton.lane) from pgbaton.newest n, pgbaton.outbox_id_seq q
-             where pg_snapshot_xmin(n.consumed) > '{last}'::xid8
-                or (n.target is null and n.floor >= q.last_value and not exists (
-                      select from pg_snapshot_xip(n.consumed) x(xid) join pgbaton.outbox o on o.xid = x.xid))"
-        );
         let admin = self.primary.admin().await?;
-        let row = within(admin.query_one(&sql, &[])).await?;
+        let row = within(admin.query_one(&self.plan.source.has_passed(last), &[])).await?;
         row.try_get(0).map_err(|cause| Error::because("asking whether all is delivered", &cause))
     }
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::faults;
 use super::log::Count;
+use super::outbox::SourceKind;
 use super::plan::SinkKind;
 use super::stage::Stage;
 use super::writers::Written;
@@ -18,6 +19,7 @@ pub(super) struct Summary {
     pub(super) seed: u64,
     /// The command line that tries the same again.
     pub(super) command: String,
+    pub(super) source: SourceKind,
     pub(super) sink: SinkKind,
     pub(super) replicas: u32,
     /// Of writing and hurting, without the end.
@@ -70,7 +72,8 @@ impl Summary {
         if self.written.bulk_loads == 0 {
             self.findings.push("no bulk load was committed".to_owned());
         }
-        if self.verdict.as_ref().is_some_and(|verdict| verdict.counts.emptied == 0) {
+        let emptied = self.verdict.as_ref().is_none_or(|verdict| verdict.counts.emptied > 0);
+        if !emptied && !self.source.is_adopted() {
             self.findings.push("no segment was emptied".to_owned());
         }
     }
@@ -85,7 +88,8 @@ impl Summary {
     /// For people.
     pub(super) fn table(&self) -> String {
         let mut text = format!(
-            "\n  torture: sink {}, {} replicas, {:.0} s, seed {}\n\n",
+            "\n  torture: source {}, sink {}, {} replicas, {:.0} s, seed {}\n\n",
+            self.source.name(),
             self.sink.name(),
             self.replicas,
             self.seconds,

@@ -24,6 +24,7 @@ use tokio_postgres::Client;
 
 use super::book::Book;
 use super::log::lock;
+use super::outbox::SourceKind;
 use super::pace::Pace;
 use super::plan::{KEYS, Plan};
 use super::primary::{Primary, again, within};
@@ -75,6 +76,7 @@ pub(super) struct Written {
 }
 
 struct Shared {
+    source: SourceKind,
     book: Book,
     primary: Primary,
     pace: Pace,
@@ -96,15 +98,17 @@ pub(super) struct Writers {
     tasks: JoinSet<()>,
 }
 
-/// Makes the keys and the ledger.
-pub(super) async fn prepare(admin: &Client) -> Result<(), Error> {
+/// Makes the keys, the ledger, and the outbox if it is not pgbaton's own.
+pub(super) async fn prepare(admin: &Client, source: SourceKind) -> Result<(), Error> {
     let sql = format!(
         "{}
          insert into shop.key select n from generate_series(0, {KEYS} - 1) n;
          grant usage on schema shop to {PRODUCER};
          grant select, update on shop.key to {PRODUCER};
-         grant select, insert on shop.ledger to {PRODUCER};",
-        desk::SCHEMA
+         grant select, insert on shop.ledger to {PRODUCER};
+         {}",
+        desk::SCHEMA,
+        source.ddl()
     );
     admin.batch_execute(&sql).await.map_err(|cause| Error::because("making the keys", &cause))
 }
@@ -113,6 +117,7 @@ impl Writers {
     pub(super) fn start(plan: &Plan, book: Book, primary: Primary, pace: Pace, committed: Arc<AtomicU64>) -> Writers {
         let (stop, stopped) = watch::channel(false);
         let shared = Arc::new(Shared {
+            source: plan.source,
             book,
             primary,
             pace,
@@ -225,7 +230,7 @@ impl Task {
             if let Some(open) = desk.take_if(|desk| !desk.client.is_closed()) {
                 return Some(open);
             }
-            let opened = async { Desk::open(shared.primary.producer().await?, lock_timeout).await };
+            let opened = async { Desk::open(shared.primary.producer().await?, shared.source, lock_timeout).await };
             match opened.await {
                 Ok(opened) => return Some(opened),
                 Err(error) => {
@@ -319,8 +324,14 @@ async fn sweep(shared: Arc<Shared>) {
     while !shared.stopped() {
         shared.rest(SWEEP_EVERY).await;
         let living = lock(&shared.living).clone();
-        if let Err(error) = phases::sweep(&shared.primary, &living).await {
+        if let Err(error) = phases::sweep(&shared.primary, &living).await.and(prune(&shared).await) {
             shared.met(&error.to_string());
         }
     }
+}
+
+async fn prune(shared: &Shared) -> Result<(), Error> {
+    let Some(sql) = shared.source.prune() else { return Ok(()) };
+    let admin = shared.primary.admin().await?;
+    within(admin.batch_execute(sql)).await
 }

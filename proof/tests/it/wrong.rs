@@ -21,6 +21,7 @@ use writer::Written;
 use crate::hand::{SOON, until};
 use crate::lines::ids_in;
 
+mod adopted;
 mod classic;
 mod clock;
 mod failover;
@@ -80,6 +81,9 @@ caught! {
     classic::publishes_after_its_locks = "classic" by [("repeats", "arrived 2 times")]
         // It has no lanes and no leases: both replicas tell of one lane, which none was given.
         beside ["in_flight", "exclusive", "lease"],
+    adopted::marks_before_it_delivers = "marks-before-it-delivers" by [("lost", "though it was handed to the sink; a position passed it")]
+        beside [],
+    adopted::looks_from_the_last_row = "looks-from-the-last-row" by [("lost", "and was never published")] beside [],
     clock::expires_by_the_servers_clock = "expires-by-the-servers-clock" by [("exclusive", "was taken")] beside [],
 }
 
@@ -102,6 +106,8 @@ struct Scene {
     ttl: Duration,
     /// More of the relay's configuration.
     more: &'static str,
+    /// Messages are rows of a table that the relay adopts.
+    adopted: bool,
     /// How many its replicas have started with; none for the classic relay.
     lanes: usize,
     /// Of the histories.
@@ -158,6 +164,7 @@ impl Scene {
             sink,
             ttl,
             more: "",
+            adopted: false,
             lanes: 0,
             folder,
             book,
@@ -229,8 +236,12 @@ impl Scene {
     }
 
     fn tell_of_fault(&self, name: &str, phase: Phase) {
+        self.tell_of("stop", name, phase);
+    }
+
+    fn tell_of(&self, kind: &str, name: &str, phase: Phase) {
         let pid = Some(self.replicas[name].id());
-        self.book.tell(Event::Fault { number: 1, kind: "stop".into(), target: name.to_owned(), pid, phase });
+        self.book.tell(Event::Fault { number: 1, kind: kind.into(), target: name.to_owned(), pid, phase });
     }
 
     /// Ends it in good order.

@@ -31,6 +31,7 @@ mod look;
 mod mark;
 mod statements;
 mod taken;
+mod trouble;
 
 pub use definition::{Mark, TableName, TableSpec, Value};
 use look::Pace;
@@ -163,11 +164,12 @@ struct Newest {
     forsaken: i32,
 }
 
-/// What a bookmark holds: which rows its batch has, for a sink that keeps positions, and up to which batch of the stint it
-/// counts.
+/// What a bookmark holds: which rows its batch has, for a sink that keeps positions, and up to which batch of which stint it
+/// counts, which only the process knows that handed it out.
 #[derive(Serialize, Deserialize)]
 struct Place {
     registration: Registration,
+    stint: u64,
     through: u64,
     /// The ids' columns, row after row.
     rows: Vec<String>,

@@ -26,7 +26,7 @@ pub fn check(case: &Case, found: &mut Found) {
         let Some(before) = before else { continue };
         let fell = match (ack.batch < before.batch, ack.consumed < before.consumed) {
             (true, _) => format!("batch {} after batch {}", ack.batch, before.batch),
-            (_, true) => format!("consumed {} after consumed {}", ack.consumed, before.consumed),
+            (_, true) => format!("consumed {:?} after consumed {:?}", ack.consumed, before.consumed),
             _ => continue,
         };
         found.violation(facts, Check::Positions, || {
@@ -45,6 +45,7 @@ fn taken_back(case: &Case, before: &Ack, ack: &Ack) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::{Event, Position};
     use crate::story::{Story, grant};
 
     #[test]
@@ -57,6 +58,18 @@ mod tests {
         );
         assert_eq!(story().position(20, "s", &grant(1, 2, 2), 4, 100).violations(check, Check::Positions), 1);
         assert_eq!(story().position(20, "r", &g, 6, 99).violations(check, Check::Positions), 1);
+    }
+
+    /// Of an adopted table only batches are told.
+    #[test]
+    fn without_a_snapshot_batches_count_alone() {
+        let told = |story: Story, t, batch| {
+            let positions = vec![Position { grant: grant(1, 2, 1), batch, consumed: None }];
+            story.at(t, Event::Acknowledged { replica: "r".into(), sent: t - 1, timeline: 1, positions })
+        };
+        let story = told(Story::run(false), 10, 5);
+        assert_eq!(told(story.clone(), 20, 5).violations(check, Check::Positions), 0);
+        assert_eq!(told(story, 20, 4).violations(check, Check::Positions), 1);
     }
 
     #[test]

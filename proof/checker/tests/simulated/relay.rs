@@ -284,10 +284,12 @@ fn acknowledge(stage: &mut Stage, index: usize) {
         let Some(row) = row.next() else { continue };
         (row.batch, row.upto) = (held.batch, held.read);
         held.flying = 0;
-        positions.push(Position { grant: row.grant(), batch: held.batch, consumed: held.read as u64 });
+        positions.push(Position { grant: row.grant(), batch: held.batch, consumed: Some(held.read as u64) });
     }
     if old {
-        positions.iter_mut().for_each(|position| position.consumed = position.consumed.saturating_sub(200));
+        positions
+            .iter_mut()
+            .for_each(|position| position.consumed = position.consumed.map(|consumed| consumed.saturating_sub(200)));
     }
     let (replica, name, timeline) = (replica.id(), replica.name.clone(), stage.timeline);
     // Some are written, and the answer is lost.

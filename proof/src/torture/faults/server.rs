@@ -11,6 +11,7 @@ use super::replicas::{CLOCK_LEAST, jump};
 use super::{Hit, undo};
 use crate::Error;
 use crate::servers::Cluster;
+use crate::torture::outbox::NAME;
 use crate::torture::pair::{FailedOver, Pair};
 use crate::torture::primary::{UNDO_WITHIN, again, within};
 use crate::torture::stage::Stage;
@@ -256,9 +257,9 @@ pub(super) async fn split(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
     let database = stage.primary.operator(Duration::from_secs(5))?;
     let fault = hit.begin(stage, "lanes", None);
     // Refused while the last one is not over.
-    let split = pgbaton::control::relays::split(&database, "orders").await;
+    let split = pgbaton::control::relays::split(&database, NAME).await;
     if split.is_ok() {
-        let _ = pgbaton::control::relays::wait_for_split(&database, "orders", Duration::from_secs(20)).await;
+        let _ = pgbaton::control::relays::wait_for_split(&database, NAME, Duration::from_secs(20)).await;
     }
     fault.end();
     Ok(split.is_ok())

@@ -11,6 +11,7 @@ use hyper::body::Bytes;
 use tokio_postgres::{Client, Statement};
 
 use super::super::book::now;
+use super::super::outbox::SourceKind;
 use super::work::{Draft, End, How, Piece, Whole, Work};
 use super::{Ended, Shared};
 use crate::Error;
@@ -24,14 +25,6 @@ pub(super) const SCHEMA: &str = "
 /// All locks of a transaction at once, in ascending order.
 const LOCK: &str = "select number, n from shop.key where number = any($1) order by number for update";
 
-const INSERT: &str = "insert into pgbaton.outbox (topic, key, payload, payload_json, message_id)
-    select 'orders', 'k' || v.key,
-           case when v.size % 2 = 0 then convert_to(repeat('x', v.size), 'UTF8') end,
-           case when v.size % 2 = 1 then to_json(repeat('x', v.size)) end, v.id
-    from unnest($1::uuid[], $2::integer[], $3::integer[]) v(id, key, size)";
-
-const COPY: &str = "copy pgbaton.outbox (topic, key, payload, message_id) from stdin";
-
 const COUNT: &str = "update shop.key k set n = v.n from unnest($1::integer[], $2::bigint[]) v(number, n)
     where k.number = v.number";
 
@@ -39,23 +32,34 @@ const LEDGER: &str = "insert into shop.ledger values ($1)";
 
 const LOOK: &str = "select n from shop.key where number = $1";
 
-/// Takes the key's lock by a version check: whoever comes second finds another version, and writes nothing.
-const BARE: &str = "with k as (
-      update shop.key set n = n + 1 where number = $2::integer and n = $3::bigint - 1 returning number
-    ), l as (insert into shop.ledger select $1::bigint from k)
-    insert into pgbaton.outbox (topic, key, payload, message_id)
-      select 'orders', 'k' || k.number, convert_to(repeat('x', $5::integer), 'UTF8'), $4::uuid from k";
-
-const BARE_WITHOUT_KEY: &str = "with l as (insert into shop.ledger values ($1::bigint))
-    insert into pgbaton.outbox (topic, payload, message_id)
-      values ('orders', convert_to(repeat('x', $3::integer), 'UTF8'), $2::uuid)";
-
 /// Messages that one line of the history names.
 const TOLD_AT_ONCE: usize = 1_000;
+
+/// Takes the key's lock by a version check: whoever comes second finds another version, and writes nothing.
+fn bare(source: SourceKind) -> String {
+    format!(
+        "with k as (
+           update shop.key set n = n + 1 where number = $2::integer and n = $3::bigint - 1 returning number
+         ), l as (insert into shop.ledger select $1::bigint from k)
+         insert into {}
+           select 'orders', 'k' || k.number, convert_to(repeat('x', $5::integer), 'UTF8'), $4::uuid from k",
+        source.target()
+    )
+}
+
+fn bare_without_key(source: SourceKind) -> String {
+    format!(
+        "with l as (insert into shop.ledger values ($1::bigint))
+         insert into {}
+           values ('orders', null, convert_to(repeat('x', $3::integer), 'UTF8'), $2::uuid)",
+        source.target()
+    )
+}
 
 /// A connection with its statements.
 pub(super) struct Desk {
     pub(super) client: Client,
+    source: SourceKind,
     lock: Statement,
     insert: Statement,
     count: Statement,
@@ -70,15 +74,15 @@ type Counts = BTreeMap<u32, u64>;
 
 impl Desk {
     /// `lock_timeout` is how long a key is waited for.
-    pub(super) async fn open(client: Client, lock_timeout: Duration) -> Result<Desk, Error> {
+    pub(super) async fn open(client: Client, source: SourceKind, lock_timeout: Duration) -> Result<Desk, Error> {
         let failed = |cause| Error::because("preparing a writer", &cause);
         let settings = format!("set lock_timeout = {}; set statement_timeout = '60s'", lock_timeout.as_millis());
         client.batch_execute(&settings).await.map_err(failed)?;
         let prepare = async |sql: &str| client.prepare(sql).await.map_err(failed);
-        let (lock, insert, count) = (prepare(LOCK).await?, prepare(INSERT).await?, prepare(COUNT).await?);
-        let (ledger, look, bare) = (prepare(LEDGER).await?, prepare(LOOK).await?, prepare(BARE).await?);
-        let bare_without_key = prepare(BARE_WITHOUT_KEY).await?;
-        Ok(Desk { client, lock, insert, count, ledger, look, bare, bare_without_key })
+        let (lock, insert, count) = (prepare(LOCK).await?, prepare(&source.insert()).await?, prepare(COUNT).await?);
+        let (ledger, look, bare) = (prepare(LEDGER).await?, prepare(LOOK).await?, prepare(&bare(source)).await?);
+        let bare_without_key = prepare(&bare_without_key(source)).await?;
+        Ok(Desk { client, source, lock, insert, count, ledger, look, bare, bare_without_key })
     }
 
     /// Runs it under this number. After an error nobody knows whether it took place, unless the ledger says so.
@@ -100,7 +104,10 @@ impl Desk {
             Some(key) => self.client.query_one(&self.look, &[&number_of(key)]).await?.try_get::<_, i64>(0)? + 1,
             None => 0,
         };
-        shared.tell_wrote(number, &[Message { id: draft.id.to_string(), key: draft.key, n: n.unsigned_abs() }]);
+        shared.tell_wrote(
+            number,
+            &[Message { id: self.source.message_id(draft.id), key: draft.key, n: n.unsigned_abs() }],
+        );
         let sent = now();
         let written = match draft.key {
             Some(key) => {
@@ -176,7 +183,7 @@ impl Desk {
         if before.is_some() {
             self.client.batch_execute("savepoint piece").await?;
         }
-        let messages: Vec<Message> = piece.drafts.iter().map(|draft| counted(*draft, counts)).collect();
+        let messages: Vec<Message> = piece.drafts.iter().map(|draft| self.counted(*draft, counts)).collect();
         shared.tell_wrote(number, &messages);
         match piece.how {
             How::Rows => self.insert(&piece.drafts).await?,
@@ -210,9 +217,21 @@ impl Desk {
             let payload = "x".repeat(usize::try_from(draft.size).unwrap_or_default());
             text.push_str(&format!("orders\t{key}\t{payload}\t{}\n", draft.id));
         }
-        let mut sink = pin!(self.client.copy_in::<_, Bytes>(COPY).await?);
+        let copy = format!("copy {} from stdin", self.source.target());
+        let mut sink = pin!(self.client.copy_in::<_, Bytes>(&copy).await?);
         sink.send(Bytes::from(text)).await?;
         sink.finish().await.map(drop)
+    }
+
+    fn counted(&self, draft: Draft, counts: &mut Counts) -> Message {
+        let n = match draft.key.and_then(|key| counts.get_mut(&key)) {
+            Some(n) => {
+                *n += 1;
+                *n
+            }
+            None => 0,
+        };
+        Message { id: self.source.message_id(draft.id), key: draft.key, n }
     }
 
     async fn note(&self, number: u64, counts: &Counts) -> Result<(), tokio_postgres::Error> {
@@ -231,17 +250,6 @@ impl Shared {
             self.book.tell(Event::Wrote { transaction, messages: messages.to_vec() });
         }
     }
-}
-
-fn counted(draft: Draft, counts: &mut Counts) -> Message {
-    let n = match draft.key.and_then(|key| counts.get_mut(&key)) {
-        Some(n) => {
-            *n += 1;
-            *n
-        }
-        None => 0,
-    };
-    Message { id: draft.id.to_string(), key: draft.key, n }
 }
 
 fn number_of(key: u32) -> i32 {

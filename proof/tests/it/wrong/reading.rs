@@ -73,10 +73,19 @@ impl Gate {
         self.0.batch_execute("select pg_advisory_unlock_all()").await.unwrap();
     }
 
-    async fn is_waited_for(&self) {
+    pub async fn is_waited_for(&self) {
         let sql = "select exists (select from pg_locks where locktype = 'advisory' and not granted and database =
                    (select oid from pg_database where datname = current_database()))";
         until("an append waits", async || self.0.query_one(sql, &[]).await.unwrap().get(0)).await;
+    }
+
+    /// Whoever waits is sent away: what it wanted to insert is taken back.
+    pub async fn turns_away(&self) {
+        let waiting = "from pg_locks where locktype = 'advisory' and not granted and database =
+                       (select oid from pg_database where datname = current_database())";
+        self.0.execute(&format!("select pg_terminate_backend(pid) {waiting}"), &[]).await.unwrap();
+        let sql = format!("select not exists (select {waiting})");
+        until("nobody waits", async || self.0.query_one(&sql, &[]).await.unwrap().get(0)).await;
     }
 }
 

@@ -71,11 +71,17 @@ impl Scene {
     pub async fn send_into(&mut self, open: &mut Open, key: u32, segment: Option<i16>) {
         let n = self.written.keys.entry(key).or_default();
         *n += 1;
-        let id = Uuid::new_v4();
-        let sql = "insert into pgbaton.outbox (topic, key, message_id, segment) values ('orders', $1, $2,
-                   coalesce($3::smallint, pgbaton.segment_at(now())))";
-        open.client.execute(sql, &[&name(key), &id, &segment]).await.unwrap();
-        let message = Message { id: id.to_string(), key: Some(key), n: *n };
+        let id = if self.adopted {
+            let sql = "insert into shop.outbox (topic, customer) values ('orders', $1) returning id";
+            format!("orders:{}", open.client.query_one(sql, &[&name(key)]).await.unwrap().get::<_, i64>(0))
+        } else {
+            let id = Uuid::new_v4();
+            let sql = "insert into pgbaton.outbox (topic, key, message_id, segment) values ('orders', $1, $2,
+                       coalesce($3::smallint, pgbaton.segment_at(now())))";
+            open.client.execute(sql, &[&name(key), &id, &segment]).await.unwrap();
+            id.to_string()
+        };
+        let message = Message { id, key: Some(key), n: *n };
         open.messages.push(message.id.clone());
         self.book.tell(Event::Wrote { transaction: open.transaction, messages: vec![message] });
     }

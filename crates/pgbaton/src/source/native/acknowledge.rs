@@ -185,7 +185,7 @@ fn is_written(dealt: &Dealt, rows: &[Row]) -> bool {
 fn written<'a>(done: &'a [Dealt], rows: &[Row]) -> Vec<history::Position<'a>> {
     let position = |dealt: &'a Dealt| {
         let consumed = stored(&dealt.next).ok()?.position.consumed().xmax();
-        Some(history::Position { grant: &dealt.grant, batch: dealt.batch, consumed })
+        Some(history::Position { grant: &dealt.grant, batch: dealt.batch, consumed: Some(consumed) })
     };
     done.iter().filter(|dealt| is_written(dealt, rows)).filter_map(position).collect()
 }

@@ -8,6 +8,7 @@ use tokio_postgres::types::Type;
 use super::TableSource;
 use super::catalogue::Shape;
 use super::statements::Statements;
+use super::trouble::passes;
 use crate::connection::{Access, Connection, Parameter};
 use crate::error::{Error, Kind};
 use crate::source::brought::Raw;
@@ -54,7 +55,7 @@ impl TableSource {
     /// by now, or the reason is told.
     async fn rehearse(&self, connection: &Connection, statements: &Statements) -> Result<(), Error> {
         let refused = |error: Error| {
-            if error.is_transient() && error.sql_state().is_none() {
+            if passes(&error) {
                 return error;
             }
             Error::refused(

@@ -278,7 +278,7 @@ impl TableSource {
         let Some((grant, registration, handed)) = taken else { return Ok(()) };
         for (((messages, _), through), ids) in rows.batches.into_iter().zip(handed).zip(ids) {
             let columns = ids.iter().flat_map(|id| id.0.iter().cloned()).collect();
-            let place = Place { registration: registration.clone(), through, rows: columns };
+            let place = Place { registration: registration.clone(), stint: rows.asked.stint.0, through, rows: columns };
             let place: Box<RawValue> = serde_json::value::to_raw_value(&place)
                 .map_err(|error| Error::new(Kind::Internal, "a position cannot be written down").because(error))?;
             let next = Bookmark { incarnation: here.clone(), place };

@@ -11,13 +11,15 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::taken::RowId;
-use super::{TableSource, columns_of, place};
+use super::trouble::{of_a_row, waits};
+use super::{Place, TableSource, columns_of, place};
 use crate::clock;
 use crate::connection::{Connection, Parameter, incarnation};
 use crate::error::{Error, Kind};
+use crate::history;
 use crate::lane::Grant;
 use crate::position::Incarnation;
-use crate::source::{Acknowledged, Bookmark, Dealt};
+use crate::source::{Acknowledged, Bookmark, Dealt, Stint};
 use crate::sql::{self, Verb};
 
 /// Rows that are marked in one transaction, unless one batch alone has more: others wait for their locks.
@@ -28,16 +30,17 @@ const TRIES: usize = 3;
 /// One batch of a lane that is to be marked.
 struct Piece {
     grant: Grant,
-    /// Its number in the stint; `None` if it is of an earlier one.
-    through: Option<u64>,
+    /// The stint it was handed out in, and its number there; `None` if it was found at the sink.
+    handed: Option<(Stint, u64)>,
     batch: i64,
     rows: Vec<RowId>,
 }
 
 /// How marking one transaction's batches ended.
 enum Marked {
-    /// All of them, but for lanes that were lost, by their numbers.
-    But(Vec<i32>),
+    /// All of them, but for lanes that were lost, by their numbers, and those whose stint is over: whoever opens such a lane
+    /// reads what was marked by then, and nothing may be marked behind its back.
+    But { lost: Vec<i32>, over: Vec<i32> },
     /// Nothing: these rows are pending, although no mark met them.
     Swallowed(Vec<RowId>),
 }
@@ -75,7 +78,7 @@ impl TableSource {
     ) -> Result<(), Error> {
         let columns = self.spec.id.len();
         let rows = place(next)?.rows.chunks(columns).map(|id| RowId(id.to_vec().into())).collect();
-        let piece = Piece { grant: grant.clone(), through: None, batch, rows };
+        let piece = Piece { grant: grant.clone(), handed: None, batch, rows };
         match self.mark_round(&[piece], here).await?.pop() {
             None => Ok(()),
             Some((_, Acknowledged::Refused(_, error))) => Err(error),
@@ -88,11 +91,12 @@ impl TableSource {
 
     /// The lane's batches that are not marked yet, in order.
     fn pieces(&self, dealt: &Dealt) -> Result<Vec<Piece>, Error> {
-        let through = place(&dealt.next)?.through;
-        let due = self.state(|state| state.taken.due(&dealt.grant, through));
+        let Place { stint, through, .. } = place(&dealt.next)?;
+        let stint = Stint(stint);
+        let due = self.state(|state| state.taken.due(&dealt.grant, stint, through));
         let piece = |(number, rows): (u64, Vec<RowId>)| {
             let before = i64::try_from(through - number).unwrap_or(i64::MAX);
-            Piece { grant: dealt.grant.clone(), through: Some(number), batch: dealt.batch - before, rows }
+            Piece { grant: dealt.grant.clone(), handed: Some((stint, number)), batch: dealt.batch - before, rows }
         };
         Ok(due.into_iter().map(piece).collect())
     }
@@ -136,12 +140,12 @@ impl TableSource {
     /// One transaction. Gives the lanes that were lost.
     async fn mark(&self, pieces: &[Piece], here: &Incarnation) -> Result<Vec<(i32, Acknowledged)>, Error> {
         for _ in 1..TRIES {
-            if let Marked::But(lost) = self.mark_once(pieces, here).await? {
-                return Ok(self.marked(pieces, &lost));
+            if let Marked::But { lost, over } = self.mark_once(pieces, here).await? {
+                return Ok(self.marked(pieces, &lost, &over));
             }
         }
         match self.mark_once(pieces, here).await? {
-            Marked::But(lost) => Ok(self.marked(pieces, &lost)),
+            Marked::But { lost, over } => Ok(self.marked(pieces, &lost, &over)),
             Marked::Swallowed(rows) => {
                 let row = rows.first().map(|row| row.0.join(", ")).unwrap_or_default();
                 Err(Error::refused(
@@ -152,14 +156,20 @@ impl TableSource {
         }
     }
 
-    fn marked(&self, pieces: &[Piece], lost: &[i32]) -> Vec<(i32, Acknowledged)> {
-        self.proven.store(true, Ordering::Relaxed);
+    fn marked(&self, pieces: &[Piece], lost: &[i32], over: &[i32]) -> Vec<(i32, Acknowledged)> {
         let mut ended = Vec::new();
-        for Piece { grant, through, .. } in pieces {
-            if lost.contains(&grant.lane.number) {
-                ended.push((grant.lane.number, Acknowledged::LaneLost(grant.lane.clone(), grant.epoch)));
-            } else if let Some(through) = through {
-                self.state(|state| state.taken.marked(grant, *through));
+        for Piece { grant, handed, .. } in pieces {
+            let number = grant.lane.number;
+            if over.contains(&number) {
+                // By the next attempt it is forgotten.
+                ended.push((number, Acknowledged::Waits(grant.lane.clone())));
+            } else if lost.contains(&number) {
+                ended.push((number, Acknowledged::LaneLost(grant.lane.clone(), grant.epoch)));
+            } else {
+                self.proven.store(true, Ordering::Relaxed);
+                if let Some((stint, through)) = handed {
+                    self.state(|state| state.taken.marked(grant, *stint, *through));
+                }
             }
         }
         ended
@@ -167,19 +177,31 @@ impl TableSource {
 
     async fn mark_once(&self, pieces: &[Piece], here: &Incarnation) -> Result<Marked, Error> {
         let mut slot = self.writer.lock().await;
+        // Opening a lane has the same lock: so it sees all marks of the stint before, or they are not made.
+        let (pieces, over): (Vec<&Piece>, Vec<&Piece>) = pieces.iter().partition(|piece| self.goes_on(piece));
+        let over = over.iter().map(|piece| piece.grant.lane.number).collect();
+        if pieces.is_empty() {
+            return Ok(Marked::But { lost: Vec::new(), over });
+        }
         let connection = slot.take().await?.waiting(self.marking.now());
         let began = clock::now();
-        let marked = self.mark_on(&connection, pieces, here).await;
+        let marked = self.mark_on(&connection, &pieces, here).await;
         self.marking.follow(clock::now().since(began), marked.is_ok());
         // What failed or is to be taken back goes with its connection.
-        let marked = marked?;
-        if let Marked::But(_) = marked {
-            slot.put(connection);
-        }
-        Ok(marked)
+        Ok(match marked? {
+            Marked::But { lost, .. } => {
+                slot.put(connection);
+                Marked::But { lost, over }
+            }
+            swallowed => swallowed,
+        })
     }
 
-    async fn mark_on(&self, connection: &Connection, pieces: &[Piece], here: &Incarnation) -> Result<Marked, Error> {
+    fn goes_on(&self, piece: &Piece) -> bool {
+        piece.handed.is_none_or(|(stint, _)| self.state(|state| state.taken.is_open(&piece.grant, stint)))
+    }
+
+    async fn mark_on(&self, connection: &Connection, pieces: &[&Piece], here: &Incarnation) -> Result<Marked, Error> {
         let statements = self.statements()?;
         let lanes: Vec<i32> = pieces.iter().map(|piece| piece.grant.lane.number).collect();
         let epochs: Vec<i64> = pieces.iter().map(|piece| piece.grant.epoch.0).collect();
@@ -203,6 +225,7 @@ impl TableSource {
         parameters.extend(ids());
         let still: Vec<Parameter<'_>> = ids().collect();
         let locks: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&lanes, Type::INT4_ARRAY)];
+        let sent = history::now();
         connection.lock(sql::ACKNOWLEDGE_LOCK, &locks).await?;
         crate::faults::point("acknowledge.locked");
         let [_, marked, _, pending] = connection
@@ -215,8 +238,9 @@ impl TableSource {
             .await?;
         self.still(here, &incarnation(&marked)?)?;
         let verdict = self.judge(&lanes, &marked, &pending)?;
-        if let Marked::But(_) = verdict {
+        if let Marked::But { lost, .. } = &verdict {
             connection.commit(sql::INCARNATION, &[]).await?;
+            history::acknowledged(self.replica, sent, here, || written(pieces, lost));
         }
         Ok(verdict)
     }
@@ -255,10 +279,16 @@ impl TableSource {
         let lost = lanes.iter().filter(|lane| !ours.contains(lane)).copied().collect();
         // What was marked before may have been set back since: that is its user's right.
         if swallowed.is_empty() || !repeated.is_empty() || ours.len() < lanes.len() {
-            return Ok(Marked::But(lost));
+            return Ok(Marked::But { lost, over: Vec::new() });
         }
         Ok(Marked::Swallowed(swallowed))
     }
+}
+
+/// What was written, for the history.
+fn written<'a>(pieces: &[&'a Piece], lost: &[i32]) -> Vec<history::Position<'a>> {
+    let ours = pieces.iter().copied().filter(|piece| !lost.contains(&piece.grant.lane.number));
+    ours.map(|Piece { grant, batch, .. }| history::Position { grant, batch: *batch, consumed: None }).collect()
 }
 
 /// The next batch of each lane, as many rows together as one transaction marks.
@@ -273,15 +303,4 @@ fn next_round(queues: &mut BTreeMap<i32, Vec<Piece>>) -> Option<Vec<Piece>> {
         round.push(queue.remove(0));
     }
     (!round.is_empty()).then_some(round)
-}
-
-/// Whether the trouble may lie in a row, so that other lanes can be marked all the same.
-fn of_a_row(error: &Error) -> bool {
-    error.sql_state().is_some_and(|state| !state.starts_with("08") && !state.starts_with("57P"))
-        || !error.is_transient()
-}
-
-/// Whether it may be over at the next attempt: somebody holds a lock, or the server ended the statement.
-fn waits(error: &Error) -> bool {
-    error.sql_state().is_some_and(|state| ["40", "53", "55P", "57"].iter().any(|class| state.starts_with(class)))
 }

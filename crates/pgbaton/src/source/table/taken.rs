@@ -149,19 +149,28 @@ impl Taken {
         }
     }
 
-    /// The lane's batches up to this one that are not marked yet.
-    pub(super) fn due(&self, grant: &Grant, through: u64) -> Vec<(u64, Vec<RowId>)> {
-        let lane = self.lanes.get(&grant.lane.number).filter(|lane| lane.grant == *grant);
-        let out = lane.into_iter().flat_map(|lane| &lane.out);
+    /// Whether the lane was not closed since.
+    pub(super) fn is_open(&self, grant: &Grant, stint: Stint) -> bool {
+        self.of_stint(grant, stint).is_some()
+    }
+
+    /// The lane's batches up to this one of this stint that are not marked yet.
+    pub(super) fn due(&self, grant: &Grant, stint: Stint, through: u64) -> Vec<(u64, Vec<RowId>)> {
+        let out = self.of_stint(grant, stint).into_iter().flat_map(|lane| &lane.out);
         out.take_while(|(number, _)| *number <= through).cloned().collect()
     }
 
-    /// The lane's batches up to this one are marked.
-    pub(super) fn marked(&mut self, grant: &Grant, through: u64) {
-        let Some(lane) = self.lanes.get_mut(&grant.lane.number).filter(|lane| lane.grant == *grant) else { return };
+    /// The lane's batches up to this one of this stint are marked.
+    pub(super) fn marked(&mut self, grant: &Grant, stint: Stint, through: u64) {
+        let lane = self.lanes.get_mut(&grant.lane.number);
+        let Some(lane) = lane.filter(|lane| lane.grant == *grant && lane.stint == stint) else { return };
         while let Some((_, rows)) = lane.out.pop_front_if(|(number, _)| *number <= through) {
             self.marked.extend(rows);
         }
+    }
+
+    fn of_stint(&self, grant: &Grant, stint: Stint) -> Option<&OpenLane> {
+        self.lanes.get(&grant.lane.number).filter(|lane| lane.grant == *grant && lane.stint == stint)
     }
 
     fn same(&self, asked: Asked) -> Option<&OpenLane> {
@@ -217,16 +226,16 @@ mod tests {
         assert_eq!(taken.take(asked[0], 2, &[rows(&["a"]), rows(&["b"])]), Some(vec![1, 2]));
         look(&mut taken, &asked, 0, &["a", "b", "c"]);
         assert_eq!(next(&taken, &asked), rows(&["c"]));
-        assert_eq!(taken.due(&grant(0), 1), [(1, rows(&["a"]))]);
+        assert_eq!(taken.due(&grant(0), Stint(7), 1), [(1, rows(&["a"]))]);
 
         // A look that began before the mark shows it, and one that begins after shows it only if it was set back.
         taken.look_begins();
-        taken.marked(&grant(0), 1);
+        taken.marked(&grant(0), Stint(7), 1);
         taken.found(&asked, [(0, row("a")), (0, row("b"))]);
         assert_eq!(next(&taken, &asked), []);
         look(&mut taken, &asked, 0, &["a", "b"]);
         assert_eq!(next(&taken, &asked), rows(&["a"]));
-        assert_eq!(taken.due(&grant(0), 9), [(2, rows(&["b"]))]);
+        assert_eq!(taken.due(&grant(0), Stint(7), 9), [(2, rows(&["b"]))]);
     }
 
     #[test]
@@ -241,8 +250,12 @@ mod tests {
         assert_eq!(next(&taken, &again), rows(&["a"]));
         // What was asked for the earlier stint comes too late.
         assert_eq!(taken.take(asked[0], 1, &[rows(&["a"])]), None);
-        taken.marked(&grant(0), 1);
-        assert_eq!(taken.due(&grant(0), 1), []);
+        // And so does a mark of it: what was handed out since is not marked by that.
+        assert!(!taken.is_open(&grant(0), Stint(7)) && taken.is_open(&grant(0), Stint(8)));
+        taken.take(again[0], 1, &[rows(&["a"])]);
+        taken.marked(&grant(0), Stint(7), 1);
+        assert_eq!(taken.due(&grant(0), Stint(7), 1), []);
+        assert_eq!(taken.due(&grant(0), Stint(8), 1), [(1, rows(&["a"]))]);
     }
 
     #[test]
