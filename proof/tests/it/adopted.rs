@@ -1,5 +1,8 @@
 //! Tables that others made, adopted as they are: through the real executable, with a role that has what `adopt` grants.
 
+mod command;
+mod granted;
+mod guide;
 mod refused;
 mod settled;
 

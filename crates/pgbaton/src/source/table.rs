@@ -30,6 +30,7 @@ mod fetch;
 mod look;
 mod mark;
 mod statements;
+pub(crate) mod survey;
 mod taken;
 
 pub use definition::{Mark, TableName, TableSpec, Value};

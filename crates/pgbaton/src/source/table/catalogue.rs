@@ -11,7 +11,7 @@ use crate::error::{Error, Kind};
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Shape {
     pub(crate) oid: u32,
-    kind: char,
+    pub(crate) kind: char,
     persistence: char,
     row_security: bool,
     parts: u32,
@@ -41,7 +41,7 @@ pub(crate) struct Column {
 }
 
 /// Types whose text is the same whatever the session is set to, and that compare by it.
-const PLAIN: [&str; 11] =
+pub(crate) const PLAIN: [&str; 11] =
     ["int2", "int4", "int8", "uuid", "text", "varchar", "bpchar", "name", "bool", "numeric", "enum"];
 
 /// Types that hold JSON, or may.
@@ -70,7 +70,7 @@ impl Shape {
     }
 
     /// Why this table cannot be adopted like that: everything at once.
-    pub(super) fn refusals(&self, spec: &TableSpec) -> Vec<String> {
+    pub(crate) fn refusals(&self, spec: &TableSpec) -> Vec<String> {
         let mut all = self.of_the_table(spec);
         let missing: BTreeSet<&str> = spec.columns().filter(|name| self.column(name).is_err()).collect();
         all.extend(missing.iter().map(|name| format!("it has no column {name:?}: names are taken letter by letter")));

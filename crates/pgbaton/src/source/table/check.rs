@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::TableSource;
 use super::catalogue::Shape;
@@ -12,7 +12,11 @@ use crate::connection::{Access, Connection, Parameter};
 use crate::error::{Error, Kind};
 use crate::source::brought::Raw;
 use crate::source::native;
-use crate::sql::{self, Verb, quoted};
+use crate::sql::{self, Verb};
+
+const NO_TEXTS: &(dyn ToSql + Sync) = &Vec::<String>::new();
+const NO_INTEGERS: &(dyn ToSql + Sync) = &Vec::<i32>::new();
+const NO_BIGINTS: &(dyn ToSql + Sync) = &Vec::<i64>::new();
 
 impl TableSource {
     pub(super) async fn check_table(&self) -> Result<(), Error> {
@@ -66,6 +70,11 @@ impl TableSource {
         let parameters: [Parameter<'_>; 3] = [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8)];
         let look = Verb { name: "look", sql: &statements.look };
         connection.pipeline(Access::Read, [(look, &parameters)]).await.map_err(refused)?;
+        let (fetch, mark) = (explained(&statements.fetch), explained(&statements.mark));
+        let (nothing_to_fetch, nothing_to_mark) = (self.nothing_to_fetch(), self.nothing_to_mark());
+        let fetch = (Verb { name: "fetch", sql: &fetch }, &nothing_to_fetch[..]);
+        let mark = (Verb { name: "mark", sql: &mark }, &nothing_to_mark[..]);
+        connection.pipeline(Access::Read, [fetch, mark]).await.map_err(refused)?;
         let Some(rehearse) = &statements.rehearse else { return Ok(()) };
         let verb = Verb { name: "rehearse", sql: rehearse };
         let [rows] = connection.pipeline(Access::Read, [(verb, &[])]).await.map_err(refused)?;
@@ -79,40 +88,57 @@ impl TableSource {
         ))
     }
 
-    /// Without the index a look reads the whole table and sorts what is pending: it works, and costs more the more there is.
+    fn nothing_to_fetch(&self) -> Vec<Parameter<'_>> {
+        let ids = self.spec.id.iter().map(|_| -> Parameter<'_> { (NO_TEXTS, Type::TEXT_ARRAY) });
+        [(&0_i32 as &(dyn ToSql + Sync), Type::INT4), (&0_i32, Type::INT4)].into_iter().chain(ids).collect()
+    }
+
+    fn nothing_to_mark(&self) -> Vec<Parameter<'_>> {
+        let ids = self.spec.id.iter().map(|_| -> Parameter<'_> { (NO_TEXTS, Type::TEXT_ARRAY) });
+        let of: [Parameter<'_>; 8] = [
+            (&"", Type::TEXT),
+            (&self.replica.0, Type::UUID),
+            (&"", Type::TEXT),
+            (NO_INTEGERS, Type::INT4_ARRAY),
+            (NO_BIGINTS, Type::INT8_ARRAY),
+            (NO_BIGINTS, Type::INT8_ARRAY),
+            (NO_BIGINTS, Type::INT8_ARRAY),
+            (NO_INTEGERS, Type::INT4_ARRAY),
+        ];
+        of.into_iter().chain(ids).collect()
+    }
+
     async fn look_for_an_index(&self, connection: &Connection, statements: &Statements) -> Result<(), Error> {
-        let explain = format!("explain (format json, costs off) {}", statements.look);
-        let (of, lanes, most) = (1_i32, Vec::<i32>::new(), 100_i64);
-        let parameters: [Parameter<'_>; 3] = [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8)];
-        let verb = Verb { name: "explain", sql: &explain };
-        let [rows] = connection.pipeline(Access::Read, [(verb, &parameters)]).await?;
-        let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "the server gave no plan"))?;
-        let plan: serde_json::Value = serde_json::from_str(row.try_get::<_, Raw<'_>>(0)?.text()?)
-            .map_err(|error| Error::new(Kind::Internal, "a plan cannot be read").because(error))?;
-        if walks_an_index(&plan) {
+        if is_indexed(connection, statements).await? {
             self.told.store(false, Ordering::Relaxed);
         } else if !self.told.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 relay = %self.relay,
                 "no index gives the pending rows of {} in order, so that each look reads all of it; make one: {}",
                 self.spec.table,
-                self.index()
+                self.spec.index()
             );
         }
         Ok(())
     }
+}
 
-    /// The index that a look walks.
-    fn index(&self) -> String {
-        let further = self.spec.id.iter().filter(|id| !self.spec.order.contains(id));
-        let columns: Vec<String> = self.spec.order.iter().chain(further).map(|column| quoted(column)).collect();
-        format!(
-            "create index concurrently on {} ({}) where {}",
-            self.spec.table,
-            columns.join(", "),
-            self.spec.pending.trim()
-        )
-    }
+/// Whether the server walks an index to find what is pending. Without one a look reads the whole table and sorts what is
+/// pending: it works, and costs more the more there is.
+pub(super) async fn is_indexed(connection: &Connection, statements: &Statements) -> Result<bool, Error> {
+    let (of, lanes, most) = (1_i32, Vec::<i32>::new(), 100_i64);
+    let parameters: [Parameter<'_>; 3] = [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8)];
+    let explain = explained(&statements.look);
+    let [rows] = connection.pipeline(Access::Read, [(Verb { name: "explain", sql: &explain }, &parameters)]).await?;
+    let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "the server gave no plan"))?;
+    let plan: serde_json::Value = serde_json::from_str(row.try_get::<_, Raw<'_>>(0)?.text()?)
+        .map_err(|error| Error::new(Kind::Internal, "a plan cannot be read").because(error))?;
+    Ok(walks_an_index(&plan))
+}
+
+/// Planned as it would be run, with its rights, and not run.
+fn explained(statement: &str) -> String {
+    format!("explain (format json, costs off) {statement}")
 }
 
 /// Whether rows come in order, so that the first ones are there at once.
