@@ -52,8 +52,8 @@ macro_rules! verbs {
 verbs! {
     ACKNOWLEDGE = "acknowledge",
     ACKNOWLEDGE_LOCK = "acknowledge_lock",
-    ADOPTERS = "adopters",
     ADOPT_FACTS = "adopt_facts",
+    ADOPTERS = "adopters",
     BEHIND = "behind",
     CEILING = "ceiling",
     CLAIM = "claim",

@@ -3,6 +3,7 @@
 mod command;
 mod granted;
 mod guide;
+mod large;
 mod refused;
 mod settled;
 

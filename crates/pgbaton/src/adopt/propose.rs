@@ -98,7 +98,8 @@ fn id(facts: &Facts, why: &mut BTreeMap<&'static str, String>) -> Result<Vec<Str
         why.insert("id", "The primary key. The message id is made of it: receivers drop repeats by that.".to_owned());
         return Ok(key.clone());
     }
-    let mut fitting: Vec<_> = facts.shape.unique.iter().filter(|unique| unique.iter().all(names)).collect();
+    let mut fitting: Vec<_> =
+        facts.shape.unique.iter().filter(|unique| !unique.is_empty() && unique.iter().all(names)).collect();
     fitting.sort_by_key(|unique| unique.len());
     let Some(unique) = fitting.first() else {
         return Err(Error::refused(

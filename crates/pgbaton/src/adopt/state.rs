@@ -309,7 +309,8 @@ fn by_deleting() -> State {
         pending: "true".to_owned(),
         why_pending: "No column says that a row was delivered: every row that is there is pending.".to_owned(),
         mark: Mark::Delete,
-        why_mark: "A row is deleted once the sink has it: there is nothing else to tell it by.".to_owned(),
+        why_mark: "So a row is deleted once the sink has it. If rows have to stay, this is wrong: see the warnings."
+            .to_owned(),
         warnings: Vec::new(),
         deletes: true,
     }
