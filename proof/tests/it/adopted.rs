@@ -3,7 +3,6 @@
 mod command;
 mod granted;
 mod guide;
-mod large;
 mod refused;
 mod settled;
 

@@ -47,7 +47,7 @@ impl Rows {
 const LONGEST_ID: usize = 200;
 
 /// What the receiver drops repeats by: the relay and the row's id, or a digest of that where it is long.
-pub(super) fn message_id(relay: &RelayName, row: &RowId) -> String {
+fn message_id(relay: &RelayName, row: &RowId) -> String {
     let id = match &*row.0 {
         [one] => one.clone(),
         several => serde_json::json!(several).to_string(),
@@ -161,7 +161,7 @@ impl TableSource {
     }
 
     /// Asks for rows by their ids, and hands over those that are still pending.
-    pub(super) async fn rows_of(
+    async fn rows_of(
         &self,
         connection: &Connection,
         (ids, of, inline): (&[RowId], i32, i32),
@@ -177,13 +177,6 @@ impl TableSource {
         self.still(here, &incarnation(&found)?)
     }
 
-    fn undeliverable(&self, id: &str, why: &str) -> Error {
-        Error::refused(
-            format!("row {id} of {} cannot be delivered: {why}", self.spec.table),
-            "Change the row, or have `pending` leave it out. Until then it holds its lane",
-        )
-    }
-
     /// One row of a fetch: into its lane's batch, unless it belongs to another one by now.
     fn put(&self, row: &Row, chunk: &Chunk, budget: &Budget, fetched: &mut Fetched) -> Result<(), Error> {
         let (number, lane): (i64, i32) = (row.try_get(0)?, row.try_get(1)?);
@@ -195,7 +188,11 @@ impl TableSource {
         match check(row, self.spec.payload_is_json) {
             Ok(()) => {}
             Err(why) => {
-                fetched.bad.insert(lane, (number, self.undeliverable(&id, why)));
+                let error = Error::refused(
+                    format!("row {id} of {} cannot be delivered: {why}", self.spec.table),
+                    "Change the row, or have `pending` leave it out. Until then it holds its lane",
+                );
+                fetched.bad.insert(lane, (number, error));
                 return Ok(());
             }
         }
@@ -231,19 +228,10 @@ impl TableSource {
                     let (_, id) = chunk.get(number).ok_or_else(unasked)?;
                     let (mut messages, name) = (Messages::default(), message_id(&self.relay, id));
                     let ids = std::slice::from_ref(id);
-                    let mut bad = None;
                     self.rows_of(connection, (ids, chunk.of, i32::MAX), here, |row| {
-                        match content(row, self.spec.payload_is_json) {
-                            Ok(()) => lend(row, &name, &mut |message| messages.push(message))?,
-                            Err(why) => bad = Some(self.undeliverable(&name, why)),
-                        }
-                        Ok(())
+                        lend(row, &name, &mut |message| messages.push(message))
                     })
                     .await?;
-                    if bad.is_some() {
-                        (rows.upto, rows.refused) = (number - 1, bad);
-                        break;
-                    }
                     if messages.is_empty() {
                         // No longer pending since the others were fetched.
                         fetched.there.remove(&number);
@@ -316,7 +304,7 @@ fn check(row: &Row, payload_is_json: bool) -> Result<(), &'static str> {
     content(row, payload_is_json)
 }
 
-pub(super) fn content(row: &Row, payload_is_json: bool) -> Result<(), &'static str> {
+fn content(row: &Row, payload_is_json: bool) -> Result<(), &'static str> {
     match row.try_get::<_, Option<&str>>(4) {
         Ok(Some("")) => return Err("its topic is empty"),
         Ok(None) => return Err("its topic is null"),
