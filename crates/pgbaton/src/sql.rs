@@ -104,6 +104,7 @@ verbs! {
     TARGET = "target",
     WANT_LANES = "want_lanes",
     WATCH = "watch",
+    WHOLE_INDEXES = "whole_indexes",
     WINDOW = "window",
     WINDOW_END = "window_end",
     WRITABLE = "writable",

@@ -44,6 +44,9 @@ pub(crate) struct Column {
 pub(crate) const PLAIN: [&str; 11] =
     ["int2", "int4", "int8", "uuid", "text", "varchar", "bpchar", "name", "bool", "numeric", "enum"];
 
+/// Types that a part of an id may be of as well: its text is made in one way.
+const TIMES: [&str; 3] = ["timestamptz", "timestamp", "date"];
+
 /// Types that hold JSON, or may.
 const JSON: [&str; 4] = ["json", "jsonb", "text", "varchar"];
 
@@ -52,6 +55,10 @@ impl Shape {
     pub(crate) fn read(facts: &str) -> Result<Self, Error> {
         serde_json::from_str(facts)
             .map_err(|error| Error::new(Kind::Internal, "the catalogue's answer cannot be read").because(error))
+    }
+
+    pub(super) fn is_partitioned(&self) -> bool {
+        self.kind == 'p'
     }
 
     pub(super) fn columns(&self) -> impl Iterator<Item = (&str, &Column)> {
@@ -141,8 +148,10 @@ impl Shape {
             }
         }
         let key = spec.key.as_ref().filter(|key| matches!(key, super::definition::Value::Column(_)));
-        let named = spec.id.iter().map(String::as_str).chain(key.and_then(|key| key.column()));
-        for column in named.filter_map(facts).filter(|column| !PLAIN.contains(&column.kind.as_str())) {
+        let plain = |column: &&Column| PLAIN.contains(&column.kind.as_str());
+        let ids = spec.id.iter().filter_map(|name| facts(name)).filter(|column| !TIMES.contains(&column.kind.as_str()));
+        let keys = key.and_then(|key| key.column()).into_iter().filter_map(facts);
+        for column in ids.chain(keys).filter(|column| !plain(column)) {
             all.push(format!(
                 "column {:?} is of type {}, whose text depends on a session's settings, and cannot name a row or a key",
                 column.name, column.type_name

@@ -157,8 +157,8 @@ impl TableSpec {
         })
     }
 
-    /// The index that a look walks, as SQL.
-    pub(crate) fn index(&self) -> String {
+    /// The index that a look walks, as SQL. One of all parts of a table cannot be made concurrently.
+    pub(crate) fn index(&self, partitioned: bool) -> String {
         let further = self.id.iter().filter(|id| !self.order.contains(id));
         let columns: Vec<String> = self.order.iter().chain(further).map(|column| quoted(column)).collect();
         format!("create index concurrently on {} ({}) where {}", self.table, columns.join(", "), self.pending.trim())
