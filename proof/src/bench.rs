@@ -4,6 +4,7 @@
 //! Each bench starts a PostgreSQL server of its own and the relay as the executable that ships. What is compared runs
 //! in turn (A, B, C, A, B, C …) on the same messages, and medians are taken: machines get warm, and others use them.
 
+mod adopted;
 mod bare;
 mod classic;
 mod covered;
@@ -13,6 +14,7 @@ mod http;
 mod latency;
 mod memory;
 mod messages;
+mod scenario;
 mod site;
 mod snapshot;
 mod stall;
@@ -79,9 +81,13 @@ enum What {
     Snapshot,
     /// Requests a second of the `http` sink at an endpoint that answers after 20 ms.
     Http,
+    /// An adopted table beside the outbox, and beside relays that lock or claim its rows: rate, WAL and dead rows.
+    Adopted,
     /// How long producers are held up while segments are emptied: an hour, unless --seconds says otherwise.
     Stall,
-    /// All of them but `stall`.
+    /// The home-made relay and pgbaton in the case that this product was started for: some minutes.
+    Scenario,
+    /// All of them but `stall` and `scenario`.
     All,
 }
 
@@ -128,6 +134,12 @@ pub async fn run(args: Args) -> Result<(), Error> {
     }
     if wanted(What::Http) {
         http::run(&args, &mut figures).await?;
+    }
+    if wanted(What::Adopted) {
+        adopted::run(&args, &mut figures).await?;
+    }
+    if args.what == What::Scenario {
+        scenario::run(&args, &mut figures).await?;
     }
     if args.what == What::Stall {
         stall::run(&args, &mut figures).await?;

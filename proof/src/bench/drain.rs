@@ -52,6 +52,26 @@ pub(super) async fn drain(site: &Site, relay: &str, last: &Last, replicas: usize
 
 /// The same with further keys of the relay's configuration.
 async fn drain_with(site: &Site, relay: &str, last: &Last, replicas: usize, keys: &str) -> Result<Drained, Error> {
+    let done = || last.covered(&site.admin, relay);
+    let messages = rate(f64::from(i32::try_from(last.messages).unwrap_or(i32::MAX)), Duration::from_secs(1));
+    drain_backlog(site, relay, Backlog { messages, done }, replicas, keys).await
+}
+
+/// What waits, and whether it has been dealt with.
+pub(super) struct Backlog<Done> {
+    pub(super) messages: f64,
+    pub(super) done: Done,
+}
+
+/// The same for whatever waits.
+pub(super) async fn drain_backlog(
+    site: &Site,
+    relay: &str,
+    backlog: Backlog<impl AsyncFnMut() -> Result<bool, Error>>,
+    replicas: usize,
+    keys: &str,
+) -> Result<Drained, Error> {
+    let Backlog { messages, done } = backlog;
     let gate = Gate::shut(site, relay).await?;
     let mut processes: Vec<Process> = Vec::new();
     for number in 1..=replicas {
@@ -69,8 +89,8 @@ async fn drain_with(site: &Site, relay: &str, last: &Last, replicas: usize, keys
     }
     let began = Instant::now();
     // Often enough to be exact, and not so often that looking costs the server more than the relay does.
-    let pause = if last.messages < 100_000 { Duration::from_millis(1) } else { process::POLL };
-    poll_every(pause, || last.covered(&site.admin, relay)).await?;
+    let pause = if messages < 100_000.0 { Duration::from_millis(1) } else { process::POLL };
+    poll_every(pause, done).await?;
     let took = began.elapsed();
     let after = (usage::processor(&ids)?, usage::processor(&backends(site).await?)?);
     let wal = site.wal().await? - wal;
@@ -81,7 +101,6 @@ async fn drain_with(site: &Site, relay: &str, last: &Last, replicas: usize, keys
     for process in processes {
         end(process).await?;
     }
-    let messages = rate(f64::from(i32::try_from(last.messages).unwrap_or(i32::MAX)), Duration::from_secs(1));
     let (client_processor, server_processor) = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
     Ok(Drained { messages, took, client_processor, server_processor, wal, most_resident })
 }

@@ -95,18 +95,15 @@ pub(super) async fn shared_out(site: &Site, relay: &str, replicas: usize) -> Res
 }
 
 /// Looks again until it is so.
-pub(super) async fn poll<F>(so: impl FnMut() -> F) -> Result<(), Error>
-where
-    F: Future<Output = Result<bool, Error>>,
-{
+pub(super) async fn poll(so: impl AsyncFnMut() -> Result<bool, Error>) -> Result<(), Error> {
     poll_every(process::POLL, so).await
 }
 
 /// The same with another pause between the looks.
-pub(super) async fn poll_every<F>(pause: std::time::Duration, mut so: impl FnMut() -> F) -> Result<(), Error>
-where
-    F: Future<Output = Result<bool, Error>>,
-{
+pub(super) async fn poll_every(
+    pause: std::time::Duration,
+    mut so: impl AsyncFnMut() -> Result<bool, Error>,
+) -> Result<(), Error> {
     const PATIENCE: std::time::Duration = std::time::Duration::from_secs(300);
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while !so().await? {

@@ -27,6 +27,7 @@ use super::stage::Stage;
 use super::ways::Trouble;
 use crate::Error;
 use deck::{Budget, Card, Deck, Quiet};
+use server::FailOver;
 use units::{Kind, Thing};
 pub(super) use units::{Unit, chosen, impossible, list};
 
@@ -187,8 +188,9 @@ async fn carry_out(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
         Kind::Cancel => server::backends(stage, hit, "pg_cancel_backend").await,
         Kind::RestartFast => server::restart(stage, hit, false).await,
         Kind::RestartImmediate => server::restart(stage, hit, true).await,
-        Kind::FailOverSync => server::fail_over(stage, hit, true).await,
-        Kind::FailOverAsync => server::fail_over(stage, hit, false).await,
+        Kind::FailOverSync => server::fail_over(stage, hit, FailOver::Synchronous).await,
+        Kind::FailOverAsync => server::fail_over(stage, hit, FailOver::Asynchronous).await,
+        Kind::FailOverWakes => server::fail_over(stage, hit, FailOver::Wakes).await,
         Kind::Slots => server::slots(stage, hit).await,
         Kind::DiskFull => server::disk_full(stage, hit).await,
         Kind::ServerClock => server::clock(stage, hit).await,

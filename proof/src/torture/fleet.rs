@@ -30,6 +30,8 @@ pub(super) struct Fleet {
     leading: tokio::task::JoinHandle<()>,
     /// False: nobody stops or kills itself any more.
     points: watch::Sender<bool>,
+    /// False: whoever ends is not started again yet.
+    starts: watch::Sender<bool>,
     folder: PathBuf,
 }
 
@@ -62,11 +64,13 @@ pub(super) struct Common {
 impl Fleet {
     /// Starts them.
     pub(super) async fn start(plan: &Plan, common: Common, ports: &watch::Sender<[u16; 2]>) -> Result<Fleet, Error> {
-        let (common, points) = (Arc::new(common), watch::Sender::new(true));
+        let (common, points, starts) = (Arc::new(common), watch::Sender::new(true), watch::Sender::new(true));
         let (mut posts, mut watching) = (Vec::new(), Vec::new());
         for number in 1..=plan.replicas {
             let lasting = is_lasting(number as usize - 1, plan.replicas as usize);
-            let post = Arc::new(Post::new(plan, number, lasting, &common, (ports, points.subscribe())).await?);
+            let post = Arc::new(
+                Post::new(plan, number, lasting, &common, (ports, points.subscribe(), starts.subscribe())).await?,
+            );
             let folder = plan.folder.clone();
             watching.push(tokio::spawn(post::watch_over(Arc::clone(&post), folder, Arc::clone(&common))));
             posts.push(post);
@@ -78,7 +82,23 @@ impl Fleet {
                 led.iter().for_each(|post| post.ways.lead_to(ports));
             }
         });
-        Ok(Fleet { posts, common, watching, leading, points, folder: plan.folder.clone() })
+        Ok(Fleet { posts, common, watching, leading, points, starts, folder: plan.folder.clone() })
+    }
+
+    /// Whether who ends is started again, or only later.
+    pub(super) fn let_start(&self, let_start: bool) {
+        self.starts.send_replace(let_start);
+    }
+
+    /// The replicas that have a process.
+    pub(super) async fn present(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        for post in &self.posts {
+            if post.lock().await.pid().is_some() {
+                names.push(post.name.clone());
+            }
+        }
+        names
     }
 
     /// Returns once a replica has begun to tell its history, which only one that was built with fail points does.

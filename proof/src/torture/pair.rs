@@ -173,9 +173,9 @@ impl Pair {
         Ok(safe)
     }
 
-    /// The primary crashes, and after a while the standby takes its place. Nothing is left of the old one. After an error
-    /// the primary is the same as before, and may be down; there is no standby then.
-    pub(super) async fn fail_over(&mut self, after: Duration) -> Result<FailedOver, Error> {
+    /// The primary crashes, and after a while the standby takes its place. Gives the old one, which is down, to be buried. After
+    /// an error the primary is the same as before, and may be down; there is no standby then.
+    pub(super) async fn fail_over(&mut self, after: Duration) -> Result<(FailedOver, Cluster), Error> {
         let Some(standby) = self.standby.take() else { return Err(Error::new("there is no standby")) };
         let from = now();
         self.primary.stop_immediate().await?;
@@ -186,17 +186,27 @@ impl Pair {
         let old = std::mem::replace(&mut self.primary, standby);
         self.on = 1 - self.on;
         self.moved.send_replace(self.primary.port());
-        self.keep_log(&old);
-        remove(old).await;
-        Ok(FailedOver { from, to, timeline })
+        Ok((FailedOver { from, to, timeline }, old))
     }
 
-    /// An old primary's log outlives its folder.
-    fn keep_log(&mut self, old: &Cluster) {
+    /// Nothing is left of an old primary but its log.
+    pub(super) async fn bury(&mut self, old: Cluster) {
         self.buried += 1;
         let to = self.folder.join(format!("old-primary-{}.log", self.buried));
         // Whoever looks for a cause later has one log less, which is not worth a run.
         let _ = std::fs::copy(old.log(), to);
+        remove(old).await;
+    }
+
+    /// The server of the outbox's database that somebody may hold to be the primary: what of it only replicas write.
+    pub(super) async fn written_by_replicas(&self, server: &Cluster) -> Result<String, Error> {
+        let sql = "select concat_ws('; ',
+            (select string_agg(concat(id, ' ', name, ' ', beat), ', ' order by id) from pgbaton.replica),
+            (select string_agg(concat(lane, ' ', epoch), ', ' order by lane) from pgbaton.lane),
+            (select string_agg(concat(lane, ' ', batch), ', ' order by lane) from pgbaton.newest))";
+        let admin = server.admin(&self.database).await?;
+        let row = within(admin.query_one(sql, &[])).await?;
+        row.try_get(0).map_err(|cause| Error::because("reading what replicas wrote", &cause))
     }
 
     /// Makes a new standby on the side where none is needed any more.

@@ -10,10 +10,13 @@ use tokio_postgres::Client;
 use super::replicas::{CLOCK_LEAST, jump};
 use super::{Hit, undo};
 use crate::Error;
+use crate::servers::Cluster;
 use crate::torture::pair::{FailedOver, Pair};
 use crate::torture::primary::{UNDO_WITHIN, again, within};
 use crate::torture::stage::Stage;
 
+/// How long replicas are waited for that have to find the new primary.
+const MOVED_WITHIN: Duration = Duration::from_secs(20);
 /// How long the log is written to until its disk is full.
 const FILL_WITHIN: Duration = Duration::from_secs(10);
 
@@ -48,15 +51,24 @@ pub(super) async fn restart(stage: &Stage, hit: &mut Hit, immediate: bool) -> Re
     stopped.map(|()| true)
 }
 
-/// With a synchronous standby nothing that was confirmed is lost; with an asynchronous one, what was committed since it was
-/// cut off.
-pub(super) async fn fail_over(stage: &Stage, hit: &mut Hit, synchronous: bool) -> Result<bool, Error> {
+/// How the primary and its standby change places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FailOver {
+    /// Nothing that was confirmed is lost.
+    Synchronous,
+    /// What was committed since the standby was cut off is lost.
+    Asynchronous,
+    /// Nothing is lost, and the old primary comes back for a while.
+    Wakes,
+}
+
+pub(super) async fn fail_over(stage: &Stage, hit: &mut Hit, how: FailOver) -> Result<bool, Error> {
     let mut pair = stage.pair.lock().await;
     if !pair.has_standby().await? {
         return Ok(false);
     }
     let fault = hit.begin(stage, "primary", pair.primary.pid());
-    let done = change_places(stage, hit, &mut pair, synchronous).await;
+    let done = change_places(stage, hit, &mut pair, how).await;
     undo(stage, hit, pair.see_that_it_runs()).await;
     undo(stage, hit, pair.wait_for_nobody()).await;
     fault.end();
@@ -65,18 +77,76 @@ pub(super) async fn fail_over(stage: &Stage, hit: &mut Hit, synchronous: bool) -
     done.and(rebuilt).map(|()| true)
 }
 
-async fn change_places(stage: &Stage, hit: &mut Hit, pair: &mut Pair, synchronous: bool) -> Result<(), Error> {
-    let safe = if synchronous {
+async fn change_places(stage: &Stage, hit: &mut Hit, pair: &mut Pair, how: FailOver) -> Result<(), Error> {
+    let safe = if how == FailOver::Asynchronous {
+        Some(pair.cut_off().await?)
+    } else {
         pair.make_synchronous().await?;
         None
-    } else {
-        Some(pair.cut_off().await?)
     };
     stage.hold(hit.millis(300, 4_000)).await;
     let after = if hit.random.random_bool(0.6) { hit.millis(0, 300) } else { hit.millis(300, 5_000) };
-    let FailedOver { from, to, timeline } = pair.fail_over(after).await?;
-    stage.log.book.tell(Event::FailedOver { from, to, timeline, safe });
-    Ok(())
+    // Who starts now may meet the old primary first, and has nothing to tell it by.
+    stage.fleet.let_start(how != FailOver::Wakes);
+    let done = pair.fail_over(after).await;
+    let woken = match done {
+        Ok((FailedOver { from, to, timeline }, mut old)) => {
+            stage.log.book.tell(Event::FailedOver { from, to, timeline, safe });
+            let woken = if how == FailOver::Wakes { wake(stage, hit, pair, &mut old).await } else { Ok(()) };
+            pair.bury(old).await;
+            woken
+        }
+        Err(error) => Err(error),
+    };
+    stage.fleet.let_start(true);
+    woken
+}
+
+/// The old primary comes back, takes writes, and is where replicas look for the outbox, too. All of them have met the new one:
+/// none may write to the old one.
+async fn wake(stage: &Stage, hit: &mut Hit, pair: &Pair, old: &mut Cluster) -> Result<(), Error> {
+    if !all_have_moved(stage, pair).await? {
+        stage.log.effect("fail_over_wakes woke nobody: a replica did not come to the new primary in time");
+        return Ok(());
+    }
+    old.start_again().await?;
+    // It waits for no standby, or no write would ever be seen.
+    let admin = old.admin("postgres").await?;
+    within(admin.batch_execute("alter system reset synchronous_standby_names")).await?;
+    within(admin.batch_execute("select pg_reload_conf()")).await?;
+    let before = pair.written_by_replicas(old).await?;
+    stage.hold(hit.millis(500, 8_000)).await;
+    let after = pair.written_by_replicas(old).await?;
+    if before != after {
+        stage.log.find(format!("a replica wrote to an old primary that came back: {before} became {after}"));
+    }
+    stage.log.effect("fail_over_wakes brought an old primary back");
+    old.stop_immediate().await
+}
+
+/// Waits until each replica that has a process has renewed its lease at the new primary. False if that takes long: it may stand
+/// still at a fail point.
+async fn all_have_moved(stage: &Stage, pair: &Pair) -> Result<bool, Error> {
+    let deadline = Instant::now() + MOVED_WITHIN;
+    let renewed = async |names: &[String]| -> Result<Vec<String>, Error> {
+        let admin = pair.primary.admin(&stage.primary.database).await?;
+        let sql = "select coalesce((select string_agg(concat(id, ' ', beat), ', ' order by id) from pgbaton.replica r
+                                    where r.name = n), '') from unnest($1::text[]) n";
+        let rows = within(admin.query(sql, &[&names])).await?;
+        let beats: Result<_, _> = rows.iter().map(|row| row.try_get(0)).collect();
+        beats.map_err(|cause| Error::because("reading renewals", &cause))
+    };
+    let names = stage.fleet.present().await;
+    let before = renewed(&names).await?;
+    while Instant::now() < deadline && !stage.is_calm() {
+        let (now, present) = (renewed(&names).await?, stage.fleet.present().await);
+        let moved = |nth: usize, name: &String| now.get(nth) != before.get(nth) || !present.contains(name);
+        if names.iter().enumerate().all(|(nth, name)| moved(nth, name)) {
+            return Ok(true);
+        }
+        stage.hold(Duration::from_millis(100)).await;
+    }
+    Ok(false)
 }
 
 /// The relay's connections are ended, so that it has to compete for places.

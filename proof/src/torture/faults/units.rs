@@ -26,6 +26,7 @@ pub(in crate::torture) enum Kind {
     RestartImmediate,
     FailOverSync,
     FailOverAsync,
+    FailOverWakes,
     Slots,
     DiskFull,
     ServerClock,
@@ -40,7 +41,7 @@ pub(in crate::torture) enum Kind {
 
 impl Kind {
     pub(super) const fn is_fail_over(self) -> bool {
-        matches!(self, Kind::FailOverSync | Kind::FailOverAsync)
+        matches!(self, Kind::FailOverSync | Kind::FailOverAsync | Kind::FailOverWakes)
     }
 }
 
@@ -157,6 +158,13 @@ pub(in crate::torture) const UNITS: &[Unit] = {
             "the primary crashes; a standby that lacks commits takes its place",
             1,
             &[Server, Backends],
+        ),
+        unit(
+            Kind::FailOverWakes,
+            "fail_over_wakes",
+            "the primary crashes, its standby takes its place, and the old one comes back beside it",
+            1,
+            &[Server, Backends, Fleet],
         ),
         unit(Kind::Slots, "slots", "all connection slots are taken by others", 2, &[Server, Backends]),
         unit(Kind::DiskFull, "disk_full", "nothing more fits on the server's volume", 2, &[Server, Backends]),

@@ -56,6 +56,8 @@ pub(in crate::torture) struct Post {
     pub(in crate::torture) lasting: bool,
     /// False: nobody stops or kills itself any more.
     points: watch::Receiver<bool>,
+    /// False: the next process starts later.
+    starts: watch::Receiver<bool>,
     state: Mutex<State>,
 }
 
@@ -86,7 +88,7 @@ impl Post {
         number: u32,
         lasting: bool,
         common: &Common,
-        (ports, points): (&watch::Sender<[u16; 2]>, watch::Receiver<bool>),
+        (ports, points, starts): (&watch::Sender<[u16; 2]>, watch::Receiver<bool>, watch::Receiver<bool>),
     ) -> Result<Post, Error> {
         let name = format!("r{number}");
         let clock = Clock::new(&plan.folder.join(format!("{name}.clock"))).ok();
@@ -103,7 +105,7 @@ impl Post {
             due: Instant::now(),
             ended_by: None,
         };
-        Ok(Post { name, number, plan: plan.clone(), ways, clock, lasting, points, state: Mutex::new(state) })
+        Ok(Post { name, number, plan: plan.clone(), ways, clock, lasting, points, starts, state: Mutex::new(state) })
     }
 
     /// Whether a process is there and goes on.
@@ -258,7 +260,8 @@ impl Post {
 
     fn look(&self, state: &mut State, folder: &Path, common: &Common) -> Result<(), Error> {
         let Some(process) = &mut state.process else {
-            return if Instant::now() >= state.due { self.begin(state, folder, common) } else { Ok(()) };
+            let due = *self.starts.borrow() && Instant::now() >= state.due;
+            return if due { self.begin(state, folder, common) } else { Ok(()) };
         };
         let Some(status) = process.exit_status()? else {
             self.rest_or_resume(state, &common.log);
