@@ -7,7 +7,7 @@ use super::names::{self, Free};
 use super::state::{self, State};
 use super::warn::{self, Warning};
 use crate::error::Error;
-use crate::source::table::catalogue::{Column, PLAIN};
+use crate::source::table::catalogue::{Column, PLAIN, TIMES};
 use crate::source::table::{Mark, TableSpec, Value};
 
 /// A source, the reason of each of its keys, and what has to be known before it runs.
@@ -91,7 +91,9 @@ pub(super) fn propose(facts: &Facts) -> Result<Draft, Error> {
 /// The columns that name a row: the primary key, or another unique index that can.
 fn id(facts: &Facts, why: &mut BTreeMap<&'static str, String>) -> Result<Vec<String>, Error> {
     let names = |name: &String| {
-        facts.column(name).is_some_and(|column| column.not_null && PLAIN.contains(&column.kind.as_str()))
+        facts
+            .column(name)
+            .is_some_and(|column| column.not_null && [&PLAIN[..], &TIMES].concat().contains(&column.kind.as_str()))
     };
     let key = &facts.more.primary_key;
     if !key.is_empty() && key.iter().all(names) && facts.shape.unique.contains(&key.iter().cloned().collect()) {

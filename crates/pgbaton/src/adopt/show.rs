@@ -77,19 +77,23 @@ fn header(text: &mut String, proposal: &Proposal) {
     );
 }
 
-/// Whether a look has an index to walk, and the one it needs.
+/// The index that a look would walk, if it is missing, or if nobody knows.
 fn index(proposal: &Proposal) -> Option<Warning> {
-    let needed = || format!("{};", proposal.draft.spec.index());
-    match &proposal.rows.indexed {
-        Ok(true) => None,
-        Ok(false) => Some(Warning::with(
-            "No index gives the pending rows in order, so that each look reads all of the table. Make one; it locks nobody out:",
-            needed(),
-        )),
-        Err(why) => {
-            Some(Warning::with(format!("Whether an index serves could not be seen: {why}. This one does:"), needed()))
+    let partitioned = proposal.facts.shape.is_partitioned();
+    let how = match partitioned {
+        false => "it keeps nobody from writing",
+        true => {
+            "it keeps others from writing until it is made, unless each partition has had its own made concurrently before"
         }
-    }
+    };
+    let text = match &proposal.rows.indexed {
+        Ok(true) => return None,
+        Ok(false) => format!(
+            "No index gives just the pending rows in order, so that each look may read all of the table. Make this one; {how}:"
+        ),
+        Err(why) => format!("Whether an index serves could not be seen: {why}. This one does; {how}:"),
+    };
+    Some(Warning::with(text, format!("{};", proposal.draft.spec.index(partitioned))))
 }
 
 fn rows(proposal: &Proposal) -> String {

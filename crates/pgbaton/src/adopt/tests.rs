@@ -270,6 +270,9 @@ fn order_comes_from_what_grows() {
         "order = \"seq\""
     );
     assert_eq!(order(&of(&["site_id text pk", "number int4 pk"]), json!({})), "order = [\"site_id\", \"number\"]");
+    // As partitions by time have it.
+    let columns = of(&["id uuid pk", "created_at timestamptz pk"]);
+    assert_eq!(lines(facts(&columns, json!({})))[..2], ["id = [\"id\", \"created_at\"]", "order = \"created_at\""]);
     let text = warnings(facts(&of(&["id int8 pk"]), json!({ "sequences": { "id": 50 } })));
     assert!(text.contains("50 numbers at a time"), "{text}");
     for (default, said) in [
@@ -340,7 +343,7 @@ fn what_marks_meet_is_told() {
 fn what_names_no_row_is_refused() {
     for (columns, more) in [
         (&["id int8", "payload text"][..], json!({ "primary_key": [] })),
-        (&["at timestamptz pk", "payload text"][..], json!({})),
+        (&["at bytea pk", "payload text"][..], json!({})),
     ] {
         let error = propose(&facts(columns, more)).err().unwrap().to_string();
         assert!(error.contains("nothing that names a row"), "{error}");

@@ -45,7 +45,7 @@ pub(crate) const PLAIN: [&str; 11] =
     ["int2", "int4", "int8", "uuid", "text", "varchar", "bpchar", "name", "bool", "numeric", "enum"];
 
 /// Types that a part of an id may be of as well: its text is made in one way.
-const TIMES: [&str; 3] = ["timestamptz", "timestamp", "date"];
+pub(crate) const TIMES: [&str; 3] = ["timestamptz", "timestamp", "date"];
 
 /// Types that hold JSON, or may.
 const JSON: [&str; 4] = ["json", "jsonb", "text", "varchar"];
@@ -57,7 +57,7 @@ impl Shape {
             .map_err(|error| Error::new(Kind::Internal, "the catalogue's answer cannot be read").because(error))
     }
 
-    pub(super) fn is_partitioned(&self) -> bool {
+    pub(crate) fn is_partitioned(&self) -> bool {
         self.kind == 'p'
     }
 

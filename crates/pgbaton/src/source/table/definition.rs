@@ -161,7 +161,13 @@ impl TableSpec {
     pub(crate) fn index(&self, partitioned: bool) -> String {
         let further = self.id.iter().filter(|id| !self.order.contains(id));
         let columns: Vec<String> = self.order.iter().chain(further).map(|column| quoted(column)).collect();
-        format!("create index concurrently on {} ({}) where {}", self.table, columns.join(", "), self.pending.trim())
+        format!(
+            "create index {}on {} ({}) where {}",
+            if partitioned { "" } else { "concurrently " },
+            self.table,
+            columns.join(", "),
+            self.pending.trim()
+        )
     }
 
     /// Every column that it names, in no particular order.

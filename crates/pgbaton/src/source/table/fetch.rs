@@ -47,7 +47,7 @@ impl Rows {
 const LONGEST_ID: usize = 200;
 
 /// What the receiver drops repeats by: the relay and the row's id, or a digest of that where it is long.
-fn message_id(relay: &RelayName, row: &RowId) -> String {
+pub(super) fn message_id(relay: &RelayName, row: &RowId) -> String {
     let id = match &*row.0 {
         [one] => one.clone(),
         several => serde_json::json!(several).to_string(),
@@ -161,7 +161,7 @@ impl TableSource {
     }
 
     /// Asks for rows by their ids, and hands over those that are still pending.
-    async fn rows_of(
+    pub(super) async fn rows_of(
         &self,
         connection: &Connection,
         (ids, of, inline): (&[RowId], i32, i32),
@@ -354,7 +354,7 @@ fn check(row: &Row, payload_is_json: bool) -> Result<(), &'static str> {
     content(row, payload_is_json)
 }
 
-fn content(row: &Row, payload_is_json: bool) -> Result<(), &'static str> {
+pub(super) fn content(row: &Row, payload_is_json: bool) -> Result<(), &'static str> {
     match row.try_get::<_, Option<&str>>(4) {
         Ok(Some("")) => return Err("its topic is empty"),
         Ok(None) => return Err("its topic is null"),

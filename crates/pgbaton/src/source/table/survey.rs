@@ -96,13 +96,14 @@ impl TableSource {
         Ok(sample)
     }
 
-    /// Whether there is an index that a look walks. After [`check`](crate::source::Source::check).
-    pub(crate) async fn is_indexed(&self) -> Result<bool, Error> {
+    /// The index that a look would walk, if it is missing. After [`check`](crate::source::Source::check).
+    pub(crate) async fn missing_index(&self) -> Result<Option<String>, Error> {
+        let statements = self.statements()?;
         let mut slot = self.reader.lock().await;
         let connection = slot.take().await?;
-        let indexed = is_indexed(&connection, &*self.statements()?).await?;
+        let indexed = is_indexed(&connection, &statements).await?;
         slot.put(connection);
-        Ok(indexed)
+        Ok((!indexed).then(|| self.spec.index(statements.partitioned)))
     }
 
     fn name(&self, row: &RowId) -> String {
