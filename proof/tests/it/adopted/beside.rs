@@ -128,8 +128,7 @@ async fn both_are_rebased(major: u32) {
     adopted.arrived_in_inbox("native", 3).await;
     end(replica).await;
     adopted.insert(5).await;
-    let rebased =
-        ask(&adopted.fixture, &["rebase", "--yes", "--dsn", adopted.fixture.migrate_dsn()]).await;
+    let rebased = ask(&adopted.fixture, &["rebase", "--yes", "--dsn", adopted.fixture.migrate_dsn()]).await;
     assert!(rebased.status.success(), "{rebased:?}");
     insert_into(&adopted.admin, segment, "n", "k", 1).await;
     let replica = adopted.run_relays("r2", &["orders", "native"]).await;

@@ -113,14 +113,17 @@ async fn a_change_is_told(major: u32) {
     replica.resume().unwrap();
     adopted.all_marked().await;
     let line = replica.wait_for_line("were changed after they had been read", SOON).await.unwrap();
-    let id: String =
-        adopted.admin.query_one(r#"select id::text from app."Outbox""#, &[]).await.unwrap().get(0);
+    let id: String = adopted.admin.query_one(r#"select id::text from app."Outbox""#, &[]).await.unwrap().get(0);
     assert!(line.contains(&id) && !line.contains("secret"), "{line}");
     let address = address_of(&mut replica).await;
     let metrics = get(&address, "/metrics").await.body;
     assert!(metrics.contains("pgbaton_rows_changed_total{relay=\"orders\"} 1"), "{metrics}");
-    let sent: i64 =
-        adopted.admin.query_one("select count(*) from app.inbox where payload_json::jsonb ? 'n'", &[]).await.unwrap().get(0);
+    let sent: i64 = adopted
+        .admin
+        .query_one("select count(*) from app.inbox where payload_json::jsonb ? 'n'", &[])
+        .await
+        .unwrap()
+        .get(0);
     assert_eq!(sent, 1, "the former content");
     end(replica).await;
 }

@@ -49,13 +49,19 @@ async fn sent(major: u32, sources: &[(&str, &str)]) -> Vec<Vec<Value>> {
 
 async fn what_a_row_says(major: u32) {
     let sources = [
-        ("a", "topic = \"topic\"\npayload = \"bytes\"\nheaders = \"head\"\nkey = { column = \"meta\", path = \"$.order.id\" }"),
+        (
+            "a",
+            "topic = \"topic\"\npayload = \"bytes\"\nheaders = \"head\"\nkey = { column = \"meta\", path = \"$.order.id\" }",
+        ),
         (
             "b",
             "topic = { constant = \"all's\" }\npayload = \"doc\"\nkey = \"flag\"\nheaders = \"head\"\n\
              header = { source = { constant = \"shop\" }, kind = { column = \"meta\", path = \"$.kind\" }, amount = \"amount\", a = \"id\" }",
         ),
-        ("c", "topic = \"topic\"\npayload = \"docb\"\nheaders = { column = \"meta\", path = \"$.order ? (@.id == 7)\" }"),
+        (
+            "c",
+            "topic = \"topic\"\npayload = \"docb\"\nheaders = { column = \"meta\", path = \"$.order ? (@.id == 7)\" }",
+        ),
         ("d", "topic = \"topic\"\npayload = \"words\"\npayload_is_json = true\ncreated_at = \"at\""),
         ("e", "topic = \"topic\"\npayload = { column = \"words\", path = \"$.in\" }"),
     ];
@@ -135,10 +141,10 @@ async fn is_held(major: u32, more: &str, spoil: &str, mend: &str, said: &str) {
     )
     .await;
     let third = r#"(select id from app."Outbox" where site_id = 'site 3' order by created_at offset 2 limit 1)"#;
-    let spoilt: String =
-        adopted.admin.query_one(&format!("select {third}::text"), &[]).await.unwrap().get(0);
+    let spoilt: String = adopted.admin.query_one(&format!("select {third}::text"), &[]).await.unwrap().get(0);
     adopted.execute(&format!(r#"update app."Outbox" set {spoil}{more} where id = '{spoilt}'"#)).await;
-    let source = SOURCE.replace("payload = \"payload\"", "payload = \"payload\"\npayload_is_json = true\nheaders = \"headers\"");
+    let source =
+        SOURCE.replace("payload = \"payload\"", "payload = \"payload\"\npayload_is_json = true\nheaders = \"headers\"");
     let mut replica = adopted.run_source("r1", &source);
     let lane = |site: &str| format!("(hashtextextended({site} collate \"C\", 0) & 3)");
     let (of_row, of_bad) = (lane("site_id"), lane("'site 3'"));
@@ -155,10 +161,7 @@ async fn is_held(major: u32, more: &str, spoil: &str, mend: &str, said: &str) {
     until("all have arrived", async || adopted.lines("r1").len() >= 200).await;
     end(replica).await;
     let lines = adopted.lines("r1");
-    let of_key: Vec<&str> = lines
-        .iter()
-        .filter(|line| line["key"] == "site 3")
-        .map(|line| line["created_at"].as_str().unwrap())
-        .collect();
+    let of_key: Vec<&str> =
+        lines.iter().filter(|line| line["key"] == "site 3").map(|line| line["created_at"].as_str().unwrap()).collect();
     assert!(lines.len() == 200 && of_key.len() == 10 && of_key.is_sorted(), "{} {of_key:?}", lines.len());
 }

@@ -97,7 +97,9 @@ async fn a_snapshot_that_is_held_keeps_nothing_from_being_delivered(major: u32) 
     user.batch_execute("commit").await.unwrap();
     let [clearing, _] = pages_of_looks(&adopted).await;
     let [after, _] = pages_of_looks(&adopted).await;
-    println!("PostgreSQL {major}: {held} pages while the snapshot is held, {clearing} for the next look, {after} after that");
+    println!(
+        "PostgreSQL {major}: {held} pages while the snapshot is held, {clearing} for the next look, {after} after that"
+    );
     assert!(after < held / 20, "{held} pages while the snapshot is held, {after} after it");
 }
 

@@ -117,8 +117,11 @@ async fn ids_of_several_columns(major: u32) {
         let read = |json: &str| serde_json::from_str::<Vec<String>>(json).unwrap();
         let short: BTreeSet<Vec<String>> =
             rows.iter().map(|row| read(row)).filter(|id| id.iter().map(String::len).sum::<usize>() < 200).collect();
-        let given: BTreeSet<Vec<String>> =
-            ids.iter().filter_map(|id| id.strip_prefix(&format!("{name}:["))).map(|id| read(&format!("[{id}"))).collect();
+        let given: BTreeSet<Vec<String>> = ids
+            .iter()
+            .filter_map(|id| id.strip_prefix(&format!("{name}:[")))
+            .map(|id| read(&format!("[{id}")))
+            .collect();
         assert_eq!(given, short);
     }
     end(replica).await;
@@ -148,11 +151,8 @@ async fn a_table_with_parts_by_time(major: u32) {
     assert_eq!(ids(&adopted, "events").len(), 61);
     let lines = adopted.lines("events");
     for key in ["k0", "k1", "k2"] {
-        let times: Vec<&str> = lines
-            .iter()
-            .filter(|line| line["key"] == key)
-            .map(|line| line["created_at"].as_str().unwrap())
-            .collect();
+        let times: Vec<&str> =
+            lines.iter().filter(|line| line["key"] == key).map(|line| line["created_at"].as_str().unwrap()).collect();
         assert!(times.len() >= 20 && times.is_sorted(), "{key}: {times:?}");
     }
     assert_eq!(replica.lines_with("no index gives"), [""; 0]);

@@ -31,7 +31,8 @@ on_each_version!(
 
 /// How the table of [`SOURCE`] is adopted, as the configuration says.
 pub fn spec_of(source: &str) -> TableSpec {
-    let text = format!("[database]\ndsn = \"host=127.0.0.1\"\n[relays.orders]\nsink = {{ type = \"discard\" }}\n{source}");
+    let text =
+        format!("[database]\ndsn = \"host=127.0.0.1\"\n[relays.orders]\nsink = {{ type = \"discard\" }}\n{source}");
     let replica = Config::parse(&text, []).unwrap().into_replica().unwrap();
     let SourceSpec::Table(spec) = &replica.relays[0].source else { panic!("it adopts a table") };
     TableSpec::clone(spec)
@@ -89,8 +90,7 @@ impl<'a> Steps<'a> {
         let here = here.get::<_, &str>(0).parse().unwrap();
         let database = Database::new(adopted.fixture.relay_dsn(), SOON).unwrap();
         let metrics = Arc::new(Metrics::default());
-        let source =
-            TableSource::new(relay(), id, spec_of(SOURCE), &database, Arc::default(), Arc::clone(&metrics));
+        let source = TableSource::new(relay(), id, spec_of(SOURCE), &database, Arc::default(), Arc::clone(&metrics));
         source.check().await.unwrap();
         Steps { adopted, source, metrics, id, here, lanes, held: BTreeMap::new(), got: Vec::new() }
     }
@@ -306,12 +306,7 @@ async fn what_was_read_is_kept_by_recovery(major: u32) {
     cluster.stop_immediate().await.unwrap();
     cluster.start_again().await.unwrap();
     let admin = adopted.fixture.admin().await.unwrap();
-    let kept: Vec<String> = admin
-        .query(r#"select topic from app."Outbox""#, &[])
-        .await
-        .unwrap()
-        .iter()
-        .map(|row| row.get(0))
-        .collect();
+    let kept: Vec<String> =
+        admin.query(r#"select topic from app."Outbox""#, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
     assert!(steps.got.iter().all(|topic| kept.contains(topic)), "{:?} was read, {kept:?} was kept", steps.got);
 }

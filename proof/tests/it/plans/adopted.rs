@@ -158,11 +158,17 @@ impl Statements {
 fn assert_right(plan: &Explained, name: &str, of_all_lanes: bool) {
     let walks = matches!(name, "look" | "behind");
     let index = if walks { "Outbox_created_at_id_idx" } else { "Outbox_pkey" };
-    let scans = || plan.nodes.iter().filter(|node| node.table.as_deref() == Some("Outbox") && node.kind != "ModifyTable");
+    let scans =
+        || plan.nodes.iter().filter(|node| node.table.as_deref() == Some("Outbox") && node.kind != "ModifyTable");
     assert!(scans().count() > 0, "{name} reads nothing: {plan:?}");
     for scan in scans() {
         let right = matches!(scan.kind.as_str(), "Index Scan" | "Index Only Scan");
-        assert!(right && scan.index.as_deref() == Some(index), "{name} reads by {} {:?}: {plan:?}", scan.kind, scan.index);
+        assert!(
+            right && scan.index.as_deref() == Some(index),
+            "{name} reads by {} {:?}: {plan:?}",
+            scan.kind,
+            scan.index
+        );
     }
     let examined: u64 = scans().map(|scan| scan.examined).sum();
     match name {
