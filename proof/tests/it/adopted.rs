@@ -137,6 +137,11 @@ impl Adopted {
     }
 }
 
+/// The statement that a replica's warning says to run.
+fn index_in(line: &str) -> &str {
+    line.split("make one: ").nth(1).unwrap().rsplit_once(" relay=").unwrap().0
+}
+
 async fn end(mut replica: Process) {
     replica.terminate().unwrap();
     assert!(replica.wait(SOON).await.unwrap().success());

@@ -99,7 +99,7 @@ async fn both_are_shown_and_dropped(major: u32) {
         assert!(of_orders.clone().count() == 2 && of_orders.clone().all(|lane| !lane["replica"].is_null()), "{lanes}");
         assert!(of_orders.clone().any(|lane| lane["batch"].as_i64() > Some(0)), "{lanes}");
     }
-    for command in [&["status"][..], &["lanes"], &["relays", "list"], &["segments", "list"]] {
+    for command in [&["status"][..], &["lanes"], &["relays", "list"], &["segments"]] {
         let plain = ask(&adopted.fixture, &[command, &["--dsn", adopted.fixture.relay_dsn()]].concat()).await;
         assert!(plain.status.success(), "{command:?}: {plain:?}");
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proof::on_each_version;
 
-use super::{Adopted, end};
+use super::{Adopted, end, index_in};
 use crate::hand::SOON;
 
 on_each_version!(
@@ -44,7 +44,7 @@ const TYPES: [(&str, &str, &str); 12] = [
     ("whole", "integer", "n"),
     ("long", "bigint", "n * 10000000000"),
     ("random", "uuid", "gen_random_uuid()"),
-    ("words", "text", r#"'a "b", {c}\'' || n"#),
+    ("words", "text", r#"'a "b", {c}\ ''' || n"#),
     ("short", "varchar(40)", "'n ' || n"),
     ("padded", "character(12)", "'c' || n"),
     ("exact", "numeric(12,3)", "n / 7.0"),
@@ -182,7 +182,7 @@ async fn a_table_with_parts_by_hash(major: u32) {
     }
     // The index of a table with parts cannot be made concurrently.
     let line = replica.wait_for_line("no index gives", SOON).await.unwrap();
-    let index = line.split("make one: ").nth(1).unwrap();
+    let index = index_in(&line);
     assert!(index.starts_with("create index on "), "{index}");
     adopted.execute(index).await;
     end(replica).await;

@@ -189,7 +189,8 @@ impl TableSource {
         if tell {
             tracing::warn!(
                 relay = %self.relay, row = first.0.join(", "), rows = rows.len(),
-                "rows of {} were changed after they had been read to be delivered: what was delivered is their former content; insert                  another row instead of changing one that is pending",
+                "rows of {} were changed after they had been read to be delivered: what was delivered is their former content; insert \
+                 another row instead of changing one that is pending",
                 self.spec.table
             );
         }
