@@ -24,11 +24,8 @@ pub(crate) async fn run(args: &AdoptArgs) -> Result<(), Failure> {
         return print(&adopt::grants(&database, &relay, &args.role).await?);
     }
     let report = adopt::check(&database, &relay).await?;
-    if args.json {
-        print_json(&report)?
-    } else {
-        print(&in_words(&report))?
-    }
+    let printed = if args.json { print_json(&report) } else { print(&in_words(&report)) };
+    printed?;
     if report.is_good() { Ok(()) } else { Err(Failure::Found) }
 }
 
