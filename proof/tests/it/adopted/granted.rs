@@ -21,6 +21,7 @@ async fn a_role_with_what_is_printed_deletes(major: u32) {
     with_what_is_printed(major, "narrow_deletes", &source, "select 40 - count(*) from app.\"Outbox\"").await;
 }
 
+#[allow(clippy::cognitive_complexity, reason = "one story, told in its order")]
 async fn with_what_is_printed(major: u32, role: &str, source: &str, dealt_with: &str) {
     let mut adopted = Adopted::new(major).await;
     adopted.insert(40).await;
