@@ -73,6 +73,9 @@ pub(crate) enum Command {
         #[arg(long, default_value = "pgbaton_relay", value_name = "ROLE")]
         role: String,
     },
+    /// Look at an outbox table that an application has already, and propose a relay for it, as TOML with reasons and warnings.
+    /// Nothing is changed.
+    Adopt(AdoptArgs),
     /// Insert one message into the outbox. The payload comes from --json, --payload, or standard input with --stdin.
     Send(SendArgs),
     /// Show replicas and how far each relay is.
@@ -249,6 +252,33 @@ pub(crate) struct SendArgs {
     pub(crate) stdin: bool,
 }
 
+#[derive(ClapArgs)]
+pub(crate) struct AdoptArgs {
+    /// The table, as schema.table, letter by letter: upper case is not turned to lower case.
+    pub(crate) table: String,
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// The relay's name. For --check and --grants also which one of the configuration, if several adopt the table.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) relay: Option<String>,
+    /// The sink of the proposal, as the configuration has it, such as '{ type = "stdout" }'.
+    #[arg(long, value_name = "TOML")]
+    pub(crate) sink: Option<String>,
+    /// Try the relay without writing: its source's checks, some pending rows, its sink. The relay is the one that adopts the
+    /// table in the configuration, or else the one that is proposed. Exit code 1 if it would not run, or would hold a lane.
+    #[arg(long, conflicts_with = "grants")]
+    pub(crate) check: bool,
+    /// Print the grants that this relay's role needs, as SQL.
+    #[arg(long, conflicts_with = "sink")]
+    pub(crate) grants: bool,
+    /// The role that runs `pgbaton run`.
+    #[arg(long, default_value = "pgbaton_relay", value_name = "ROLE")]
+    pub(crate) role: String,
+    /// Tell what --check found as one JSON object.
+    #[arg(long, requires = "check")]
+    pub(crate) json: bool,
+}
+
 /// Which database.
 #[derive(ClapArgs)]
 pub(crate) struct DatabaseArgs {
@@ -265,15 +295,7 @@ impl DatabaseArgs {
     pub(crate) fn database(&self) -> Result<Database, Failure> {
         /// How long a command waits for an answer.
         const PATIENCE: Duration = Duration::from_secs(60);
-        // What the command line names counts alone.
-        let named = if self.dsn.is_some() || self.config.is_some() {
-            (self.dsn.clone(), self.config.clone())
-        } else {
-            let dsn = std::env::var_os("PGBATON_DSN").map(std::ffi::OsString::into_string).transpose();
-            let dsn = dsn.map_err(|_| Failure::Usage("PGBATON_DSN is no text".into()))?;
-            (dsn, std::env::var_os("PGBATON_CONFIG").map(PathBuf::from))
-        };
-        let database = match named {
+        let database = match self.named()? {
             (Some(dsn), _) => Database::new(&dsn, PATIENCE)?,
             (None, Some(config)) => Config::load(&config, std::env::vars_os())?.database()?.with_patience(PATIENCE),
             (None, None) => {
@@ -287,5 +309,21 @@ impl DatabaseArgs {
             crate::say(&format!("pgbaton: {warning}"));
         }
         Ok(database)
+    }
+
+    /// The configuration, if one was named.
+    pub(crate) fn config(&self) -> Result<Option<Config>, Failure> {
+        let (_, config) = self.named()?;
+        Ok(config.map(|config| Config::load(&config, std::env::vars_os())).transpose()?)
+    }
+
+    /// A connection string and a configuration: what the command line names counts alone.
+    fn named(&self) -> Result<(Option<String>, Option<PathBuf>), Failure> {
+        if self.dsn.is_some() || self.config.is_some() {
+            return Ok((self.dsn.clone(), self.config.clone()));
+        }
+        let dsn = std::env::var_os("PGBATON_DSN").map(std::ffi::OsString::into_string).transpose();
+        let dsn = dsn.map_err(|_| Failure::Usage("PGBATON_DSN is no text".into()))?;
+        Ok((dsn, std::env::var_os("PGBATON_CONFIG").map(PathBuf::from)))
     }
 }

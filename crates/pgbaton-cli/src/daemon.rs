@@ -145,7 +145,7 @@ impl Daemon<'_> {
                     Failure::Library(error) => error.to_string(),
                     Failure::Usage(text) => text,
                     Failure::Output(error) => error.to_string(),
-                    Failure::Logged => return None,
+                    Failure::Logged | Failure::Found => return None,
                 };
                 // One line, as everything in the log.
                 let problems = problems.lines().map(str::trim).collect::<Vec<_>>().join("; ");

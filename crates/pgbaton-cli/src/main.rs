@@ -3,6 +3,7 @@
 //! Data goes to standard output, everything said about it to standard error. Exit codes: 0 done, 1 failed, 2 the
 //! command line or the configuration is wrong.
 
+mod adopt;
 mod args;
 mod daemon;
 mod exposition;
@@ -33,6 +34,8 @@ pub(crate) enum Failure {
     Library(pgbaton::Error),
     /// The library's error, which is in the log already.
     Logged,
+    /// What was looked for is wrong; it was printed.
+    Found,
     /// The command line or a file it names is wrong.
     Usage(String),
     /// What was asked for could not be written to standard output.
@@ -63,7 +66,7 @@ fn main() -> ExitCode {
     runtime.shutdown_background();
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Logged) => ExitCode::FAILURE,
+        Err(Failure::Logged | Failure::Found) => ExitCode::FAILURE,
         Err(Failure::Output(error)) => {
             say(&format!("pgbaton: standard output cannot be written: {error}"));
             ExitCode::FAILURE
@@ -91,6 +94,7 @@ async fn run(command: Command) -> Result<(), Failure> {
             schema::grants(&pgbaton::migrate::Roles { migrate, relay, producer })
         }
         Command::Inbox { table, role } => schema::inbox(&table, &role),
+        Command::Adopt(args) => adopt::run(&args).await,
         Command::Send(message) => send::run(message).await,
         Command::Status { database, json } => status::status(database, json).await,
         Command::Lanes { show, command: None } => status::lanes(show).await,

@@ -449,9 +449,12 @@ begin
   select coalesce(jsonb_object_agg(n.relay || ' ' || n.lane, n.batch), '{}') into batches from pgbaton.newest n;
   delete from pgbaton.replica;
   update pgbaton.lane set owner = null, epoch = epoch + 1;
-  -- A table that was restored is another one, by the same name.
-  update pgbaton.relay set registration = gen_random_uuid(), registered_by = pg_current_xact_id(),
-    adopted = coalesce(to_regclass(definition ->> 'table'), adopted);
+  -- A table that was restored is another one, by the same name. Looked for in the catalogue: `to_regclass` asks for rights on
+  -- its schema, which the owner of this one need not have.
+  update pgbaton.relay r set registration = gen_random_uuid(), registered_by = pg_current_xact_id(),
+    adopted = coalesce((
+      select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace
+      where format('"%s"."%s"', replace(n.nspname, '"', '""'), replace(c.relname, '"', '""')) = r.definition ->> 'table'), r.adopted);
   delete from pgbaton.position;
   insert into pgbaton.position (leaf, relay, lane, epoch, seq, batch, consumed, floor, last)
     select f.leaf, l.relay, l.lane, l.epoch, 0, coalesce((batches ->> (l.relay || ' ' || l.lane))::bigint, 0),

@@ -18,6 +18,7 @@ use crate::relay::{LANES, Limits, MOST_LANES, Pace, RelaySpec, Start};
 use crate::replica::{DRAIN, LEAST_TTL, MOST_TTL, ReplicaSpec, TTL};
 use crate::source::SourceSpec;
 
+mod adopted;
 mod file;
 mod overrides;
 mod section;
@@ -25,6 +26,7 @@ mod sink;
 mod source;
 
 pub use section::duration;
+pub(crate) use section::is_plain;
 use section::{Problems, Section};
 
 /// A configuration that has been validated. Holds secrets: it cannot be printed.
@@ -114,6 +116,15 @@ impl Config {
     /// # Errors
     /// As [`Config::load`].
     pub fn parse(text: &str, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, Error> {
+        Self::read(text, environment, None)
+    }
+
+    /// `known` is the database where the text does not say.
+    fn read(
+        text: &str,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+        known: Option<Database>,
+    ) -> Result<Self, Error> {
         let mut table: Table = text.parse().map_err(|error: toml::de::Error| {
             // The parser's own display quotes the line, which may hold a password.
             let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].lines().count().max(1));
@@ -136,8 +147,10 @@ impl Config {
             );
         }
         lease.finish();
-        let dsn = database.required_string("dsn");
-        let database_for = dsn.and_then(|dsn| parse_dsn(&dsn, ttl, "database.dsn", &problems));
+        let database_for = known.or_else(|| {
+            let dsn = database.required_string("dsn");
+            dsn.and_then(|dsn| parse_dsn(&dsn, ttl, "database.dsn", &problems))
+        });
         database.finish();
         let name = root.string("name").unwrap_or_else(default_name);
         if name.is_empty() || !name.chars().all(section::is_plain) {

@@ -44,7 +44,7 @@
 //! * A process: [`replica`]. The path of a message: [`relay`] and its four files `claim`, `read`, `publish`, `acknowledge`.
 //! * The two seams: [`source`] (where messages come from, and where it is written how far each lane is) and [`sink`]. The
 //!   one source is `source/native`: `sight` looks for targets, `read` carries out the plan, `rows` makes messages of rows.
-//! * Around it: [`clock`], [`config`], `connection` with `dsn` and `tls`, [`control`], `error`, [`mod@send`],
+//! * Around it: [`adopt`], [`clock`], [`config`], `connection` with `dsn` and `tls`, [`control`], `error`, [`mod@send`],
 //!   [`housekeeping`], [`metrics`], [`migrate`], [`observe`], `thread`, [`vitals`], and [`sql`], which lists every statement.
 //!
 //! # Features
@@ -54,6 +54,7 @@
 //! * `faults`: fail points, and a history of what the process does, for tests. Never in a shipped build.
 //! * `conformance`: the suite that every sink passes, `sink::conformance`.
 
+pub mod adopt;
 pub mod clock;
 pub mod config;
 mod connection;

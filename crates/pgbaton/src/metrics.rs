@@ -94,6 +94,7 @@ pub struct Metrics {
     rejected: AtomicU64,
     sink_failures: AtomicU64,
     acknowledgements: AtomicU64,
+    changed: AtomicU64,
     lanes: AtomicU64,
     held: AtomicU64,
     refused: AtomicU64,
@@ -119,6 +120,7 @@ impl Default for Metrics {
             rejected: AtomicU64::new(0),
             sink_failures: AtomicU64::new(0),
             acknowledgements: AtomicU64::new(0),
+            changed: AtomicU64::new(0),
             lanes: AtomicU64::new(0),
             held: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -157,6 +159,8 @@ pub struct Counts {
     pub sink_failures: u64,
     /// [`names::ACKNOWLEDGEMENTS`]
     pub acknowledgements: u64,
+    /// [`names::CHANGED`]
+    pub changed: u64,
     /// [`names::LANES_OWNED`]
     pub lanes: u64,
     /// [`names::LANES_HELD`]
@@ -196,6 +200,10 @@ impl Metrics {
 
     pub(crate) fn acknowledged(&self) {
         self.acknowledgements.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn changed(&self, rows: u64) {
+        self.changed.fetch_add(rows, Ordering::Relaxed);
     }
 
     pub(crate) fn lanes(&self, lanes: usize) {
@@ -293,6 +301,7 @@ impl Metrics {
             rejected: read(&self.rejected),
             sink_failures: read(&self.sink_failures),
             acknowledgements: read(&self.acknowledgements),
+            changed: read(&self.changed),
             lanes: read(&self.lanes),
             held: read(&self.held),
             refused: read(&self.refused),

@@ -136,9 +136,15 @@ pub struct Roles {
 #[must_use]
 pub fn grants(roles: &Roles) -> String {
     include_str!("grants.sql")
+        .replace("{relay_grants}", include_str!("grants_relay.sql"))
         .replace("{migrate}", &sql::quoted(&roles.migrate))
         .replace("{relay}", &sql::quoted(&roles.relay))
         .replace("{producer}", &sql::quoted(&roles.producer))
+}
+
+/// Those of them that the role of `pgbaton run` needs of pgbaton's own schema.
+pub(crate) fn relay_grants(role: &str) -> String {
+    include_str!("grants_relay.sql").replace("{relay}", &sql::quoted(role))
 }
 
 #[cfg(test)]

@@ -52,6 +52,8 @@ macro_rules! verbs {
 verbs! {
     ACKNOWLEDGE = "acknowledge",
     ACKNOWLEDGE_LOCK = "acknowledge_lock",
+    ADOPT_FACTS = "adopt_facts",
+    ADOPTERS = "adopters",
     BEHIND = "behind",
     CEILING = "ceiling",
     CLAIM = "claim",
@@ -102,6 +104,7 @@ verbs! {
     TARGET = "target",
     WANT_LANES = "want_lanes",
     WATCH = "watch",
+    WHOLE_INDEXES = "whole_indexes",
     WINDOW = "window",
     WINDOW_END = "window_end",
     WRITABLE = "writable",

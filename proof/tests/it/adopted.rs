@@ -1,11 +1,23 @@
 //! Tables that others made, adopted as they are: through the real executable, with a role that has what `adopt` grants.
 
+mod beside;
+mod changed;
+mod command;
+mod contents;
+mod crowded;
+mod granted;
+mod guide;
+mod locked;
+mod ordered;
 mod refused;
 mod settled;
+mod shapes;
+pub mod stepwise;
 
 use proof::fixture::{Fixture, RELAY};
 use proof::on_each_version;
 use proof::process::Process;
+use serde_json::Value;
 use tokio_postgres::Client;
 
 use crate::hand::{SOON, until};
@@ -14,12 +26,13 @@ use crate::lines::{arrivals_in, ids_in};
 on_each_version!(rows_are_delivered_once_and_marked, a_row_that_is_set_back_is_sent_again, what_commits_late_is_found);
 
 /// A table as applications have it, with a relay that marks.
-struct Adopted {
-    fixture: Fixture,
-    admin: Client,
+pub struct Adopted {
+    pub fixture: Fixture,
+    pub admin: Client,
 }
 
-const SOURCE: &str = r#"
+/// How [`TABLE`] is adopted.
+pub const SOURCE: &str = r#"
     [relays.orders.source]
     type = "table"
     table = "app.Outbox"
@@ -33,25 +46,39 @@ const SOURCE: &str = r#"
     mark = { published_at = "now()" }
 "#;
 
+/// The table of most tests.
+pub const TABLE: &str = r#"
+    create table app."Outbox" (
+      id uuid primary key default gen_random_uuid(), site_id text not null, topic text not null, payload jsonb not null,
+      created_at timestamptz not null default clock_timestamp(), published_at timestamptz);
+    create index on app."Outbox" (created_at, id) where published_at is null;"#;
+
 impl Adopted {
-    async fn new(major: u32) -> Adopted {
-        let fixture = Fixture::new(major).await.unwrap();
+    pub async fn new(major: u32) -> Adopted {
+        Adopted::of(Fixture::new(major).await.unwrap()).await
+    }
+
+    /// In this database.
+    pub async fn of(fixture: Fixture) -> Adopted {
+        let grants = r#"grant select, update (published_at) on app."Outbox" to "#;
+        Adopted::made(fixture, &format!("{TABLE}; {grants} {RELAY}")).await
+    }
+
+    /// Tables of other shapes, in the schema `app`.
+    pub async fn with(major: u32, ddl: &str) -> Adopted {
+        let grants = format!("grant select, update, delete on all tables in schema app to {RELAY}");
+        Adopted::made(Fixture::new(major).await.unwrap(), &format!("{ddl}; {grants}")).await
+    }
+
+    async fn made(fixture: Fixture, ddl: &str) -> Adopted {
         let admin = fixture.admin().await.unwrap();
-        let ddl = format!(
-            r#"create schema app;
-               create table app."Outbox" (
-                 id uuid primary key default gen_random_uuid(), site_id text not null, topic text not null, payload jsonb not null,
-                 created_at timestamptz not null default clock_timestamp(), published_at timestamptz);
-               create index on app."Outbox" (created_at, id) where published_at is null;
-               grant usage on schema app to "{RELAY}";
-               grant select, update (published_at) on app."Outbox" to "{RELAY}";"#
-        );
-        admin.batch_execute(&ddl).await.unwrap();
+        let ddl = format!("create schema app; grant usage on schema app to {RELAY}; {ddl}");
+        admin.batch_execute(&ddl).await.unwrap_or_else(|error| panic!("{error:?} in {ddl}"));
         Adopted { fixture, admin }
     }
 
     /// A configuration whose sink is a file of each replica's own.
-    fn to_files(&self, source: &str) -> String {
+    pub fn to_files(&self, source: &str) -> String {
         let file = self.fixture.folder().join("{name}.jsonl");
         format!(
             "[relays.orders]\nlanes = 4\nsink = {{ type = \"file\", path = {} }}\n{source}",
@@ -60,29 +87,59 @@ impl Adopted {
     }
 
     /// Starts a replica that writes to a file of its own.
-    fn run(&self, name: &str) -> Process {
-        self.fixture.run(name, &self.to_files(SOURCE)).unwrap()
+    pub fn run(&self, name: &str) -> Process {
+        self.run_source(name, SOURCE)
     }
 
-    async fn insert(&self, count: i32) {
+    /// The same, of another table.
+    pub fn run_source(&self, name: &str, source: &str) -> Process {
+        self.fixture.run(name, &self.to_files(source)).unwrap()
+    }
+
+    pub async fn insert(&self, count: i32) {
         let sql = r#"insert into app."Outbox" (site_id, topic, payload)
                      select 'site ' || n % 7, 'orders', jsonb_build_object('n', n) from generate_series(1, $1::integer) n"#;
         self.admin.execute(sql, &[&count]).await.unwrap();
     }
 
-    async fn pending(&self) -> i64 {
-        let sql = r#"select count(*) from app."Outbox" where published_at is null"#;
-        self.admin.query_one(sql, &[]).await.unwrap().get(0)
+    /// Rows of this kind: a FROM with what follows.
+    pub async fn count(&self, of: &str) -> i64 {
+        let sql = format!("select count(*) from {of}");
+        self.admin.query_one(&sql, &[]).await.unwrap_or_else(|error| panic!("{error:?} in {sql}")).get(0)
     }
 
-    async fn all_marked(&self) {
+    pub async fn pending(&self) -> i64 {
+        self.count(r#"app."Outbox" where published_at is null"#).await
+    }
+
+    pub async fn all_marked(&self) {
         until("all rows are marked", async || self.pending().await == 0).await;
     }
 
+    /// Waits until there are no such rows.
+    pub async fn none_is_left(&self, of: &str) {
+        until(&format!("none is left: {of}"), async || self.count(of).await == 0).await;
+    }
+
+    pub async fn execute(&self, sql: &str) {
+        self.admin.batch_execute(sql).await.unwrap_or_else(|error| panic!("{error:?} in {sql}"));
+    }
+
     /// Ids in the files of these replicas, with repeats.
-    fn arrived(&self, names: &[&str]) -> Vec<String> {
+    pub fn arrived(&self, names: &[&str]) -> Vec<String> {
         names.iter().flat_map(|name| ids_in(&self.fixture.folder().join(format!("{name}.jsonl")))).collect()
     }
+
+    /// What has arrived in the file of this replica, as it stands there.
+    pub fn lines(&self, name: &str) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.fixture.folder().join(format!("{name}.jsonl"))).unwrap_or_default();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+/// The statement that a replica's warning says to run.
+fn index_in(line: &str) -> &str {
+    line.split("make one: ").nth(1).unwrap().rsplit_once(" relay=").unwrap().0
 }
 
 async fn end(mut replica: Process) {

@@ -168,7 +168,9 @@ fn guarantees_rest_on_what_there_is() {
 /// Sections of the page that are pointed at are there.
 #[test]
 fn links_lead_somewhere() {
-    for (page, folder) in [("README.md", ""), ("docs/operate.md", "docs/"), ("docs/guarantees.md", "docs/")] {
+    for (page, folder) in
+        [("README.md", ""), ("docs/operate.md", "docs/"), ("docs/guarantees.md", "docs/"), ("docs/adopt.md", "docs/")]
+    {
         let text = read(page);
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             if link.starts_with("http") {

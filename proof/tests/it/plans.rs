@@ -4,6 +4,7 @@
 //! the id index of every leaf, stragglers are found through the index on (xid, id) only, nothing is parallel or
 //! compiled, and what is examined is bounded by the limit, not by what lies in the tables.
 
+mod adopted;
 mod explained;
 mod idle;
 mod state;

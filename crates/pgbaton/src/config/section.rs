@@ -243,7 +243,7 @@ impl<'a> Section<'a> {
 }
 
 /// Whether a terminal shows it as what it is: neither a control character nor one that changes the direction of text.
-pub(super) fn is_plain(c: char) -> bool {
+pub(crate) fn is_plain(c: char) -> bool {
     !c.is_control() && !matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 

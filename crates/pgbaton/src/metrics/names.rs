@@ -74,6 +74,13 @@ pub const SINK_FAILURES: Name =
 /// Transactions that wrote positions.
 pub const ACKNOWLEDGEMENTS: Name =
     of_relay("pgbaton_acknowledgements", Kind::Counter, None, "Transactions that wrote positions");
+/// Rows that were changed while they were delivered.
+pub const CHANGED: Name = of_relay(
+    "pgbaton_rows_changed",
+    Kind::Counter,
+    None,
+    "Rows of an adopted table that were changed after they had been read to be delivered: their former content was sent, and they are marked",
+);
 /// Lanes that this replica holds.
 pub const LANES_OWNED: Name = of_relay("pgbaton_lanes_owned", Kind::Gauge, None, "Lanes that this replica holds now");
 /// Lanes held by a message.
@@ -157,13 +164,14 @@ pub const RELOAD_REFUSED: Name = gauge(
 );
 
 /// All of them, in the order in which they are told.
-pub const ALL: [Name; 20] = [
+pub const ALL: [Name; 21] = [
     DELIVERED,
     REPEATED,
     RETRIED,
     REJECTED,
     SINK_FAILURES,
     ACKNOWLEDGEMENTS,
+    CHANGED,
     LANES_OWNED,
     LANES_HELD,
     LANES_REFUSED,

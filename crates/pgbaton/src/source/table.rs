@@ -15,6 +15,7 @@ use tokio_postgres::types::Type;
 use crate::connection::{Access, Database, Parameter, Slot, incarnation};
 use crate::error::{Error, Kind};
 use crate::lane::{Grant, RelayName, ReplicaId};
+use crate::lease::BootInstant;
 use crate::metrics::Metrics;
 use crate::position::Incarnation;
 use crate::source::flush;
@@ -30,6 +31,7 @@ mod fetch;
 mod look;
 mod mark;
 mod statements;
+pub(crate) mod survey;
 mod taken;
 mod trouble;
 
@@ -71,6 +73,8 @@ struct State {
     pace: Pace,
     /// How many rows the next fetch asks for: follows their size.
     rows: fetch::Rows,
+    /// When it was last told that rows were changed after they had been read.
+    told_of_changed: Option<BootInstant>,
 }
 
 impl TableSource {
@@ -102,6 +106,17 @@ impl TableSource {
             proven: AtomicBool::new(false),
             state: Mutex::new(State::default()),
         }
+    }
+
+    /// The statements by their names, once the table was checked. For the test of their plans.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn statements_by_name(&self) -> Vec<(&'static str, String)> {
+        let Ok(statements) = self.statements() else { return Vec::new() };
+        let Statements { look, fetch, mark, mark_changed, still, behind, rehearse: _, partitioned: _ } = &*statements;
+        let all = [("look", look), ("fetch", fetch), ("mark", mark), ("mark_changed", mark_changed)];
+        let all = all.into_iter().chain([("still", still), ("behind", behind)]);
+        all.map(|(name, sql)| (name, sql.clone())).collect()
     }
 
     fn state<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
@@ -246,7 +261,8 @@ impl Source for TableSource {
             state.taken.close(grant);
             if state.taken.is_empty() {
                 // Nothing in memory outlives the lanes: the next one may be opened in another incarnation.
-                *state = State { rows: std::mem::take(&mut state.rows), ..State::default() };
+                let told_of_changed = state.told_of_changed;
+                *state = State { rows: std::mem::take(&mut state.rows), told_of_changed, ..State::default() };
             }
         });
     }

@@ -45,6 +45,6 @@ select pg_catalog.json_build_object(
                     and case c.relreplident when 'd' then x.indisprimary when 'i' then x.indisreplident else false end)
     and exists (select from pg_catalog.pg_publication_tables t join pg_catalog.pg_publication p on p.pubname = t.pubname
                 where t.schemaname = n.nspname and t.tablename = c.relname and (p.pubupdate or p.pubdelete))
-)::text as facts, pgbaton.incarnation() as incarnation
+)::text as facts
 from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 where n.nspname = $1::text and c.relname = $2::text

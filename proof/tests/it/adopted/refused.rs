@@ -7,13 +7,14 @@ use crate::hand::SOON;
 
 on_each_version!(
     tables_that_cannot_be_adopted,
+    rows_that_others_keep_are_not_deleted,
     a_mark_that_does_not_end_the_condition,
     marks_that_triggers_take_back,
     one_relay_reads_a_table,
 );
 
 /// What is done to the table, and what is said of it.
-const WRONG: [(&str, &str); 8] = [
+const WRONG: [(&str, &str); 16] = [
     (r#"alter table app."Outbox" drop column topic"#, "it has no column \"topic\""),
     (r#"alter table app."Outbox" drop constraint "Outbox_pkey""#, "no unique index has just the columns of the id"),
     (r#"alter table app."Outbox" enable row level security"#, "row-level security"),
@@ -28,6 +29,39 @@ const WRONG: [(&str, &str); 8] = [
         r#"alter table app."Outbox" rename to "Old"; create view app."Outbox" as select * from app."Old""#,
         "it is a view",
     ),
+    (
+        r#"alter table app."Outbox" rename to "Old"; create materialized view app."Outbox" as select * from app."Old""#,
+        "it is a view",
+    ),
+    (
+        r#"drop table app."Outbox"; create foreign data wrapper elsewhere; create server s foreign data wrapper elsewhere;
+           create foreign table app."Outbox" (id uuid) server s"#,
+        "it is a foreign table",
+    ),
+    (
+        r#"create table app.parent (like app."Outbox" including all); alter table app."Outbox" inherit app.parent"#,
+        "it is a part of another table",
+    ),
+    (
+        r#"alter table app."Outbox" drop column published_at;
+           alter table app."Outbox" add published_at timestamptz generated always as (created_at) stored"#,
+        "\"published_at\" is generated",
+    ),
+    (
+        r#"alter table app."Outbox" drop constraint "Outbox_pkey"; alter table app."Outbox" alter id drop not null;
+           create unique index on app."Outbox" (id)"#,
+        "of the id may be null",
+    ),
+    (
+        r#"alter table app."Outbox" drop constraint "Outbox_pkey"; create unique index on app."Outbox" (id) where topic <> ''"#,
+        "no unique index has just the columns of the id",
+    ),
+    (
+        r#"alter table app."Outbox" drop constraint "Outbox_pkey"; create unique index i on app."Outbox" (id);
+           create publication p for table app."Outbox""#,
+        "published without a replica identity",
+    ),
+    (r#"drop table app."Outbox""#, "there is no table"),
 ];
 
 async fn tables_that_cannot_be_adopted(major: u32) {
@@ -42,6 +76,17 @@ async fn tables_that_cannot_be_adopted(major: u32) {
             std::fs::read_to_string(replica.stderr()).unwrap()
         );
     }
+}
+
+/// What refers to a row goes with it, or keeps it.
+async fn rows_that_others_keep_are_not_deleted(major: u32) {
+    let adopted = Adopted::new(major).await;
+    adopted.execute(r#"create table app.note (outbox uuid references app."Outbox")"#).await;
+    adopted.execute(r#"grant delete on app."Outbox" to pgbaton_relay"#).await;
+    let source = SOURCE.replace(r#"{ published_at = "now()" }"#, r#""delete""#);
+    let mut replica = adopted.run_source("r1", &source);
+    assert!(!replica.wait(SOON).await.unwrap().success());
+    assert!(!replica.lines_with("keep it from being deleted from").is_empty());
 }
 
 async fn a_mark_that_does_not_end_the_condition(major: u32) {

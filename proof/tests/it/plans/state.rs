@@ -59,18 +59,7 @@ impl State {
 
     /// A connection of the relay's role, with its role set to this in this database.
     pub(super) async fn relay(&self, settings: &[(&str, &str)]) -> Client {
-        let role = format!("alter role pgbaton_relay in database {}", self.outbox.database);
-        let mut all = format!("{role} reset all;");
-        for (name, value) in settings {
-            all.push_str(&format!("{role} set {name} = {value};"));
-        }
-        self.admin.batch_execute(&all).await.unwrap();
-        let client = self.outbox.relay().await.unwrap();
-        for (name, value) in settings {
-            let row = client.query_one("select current_setting($1)", &[name]).await.unwrap();
-            assert_eq!(row.get::<_, &str>(0), value.trim_matches('\''), "{name}");
-        }
-        client
+        relay_with(&self.outbox, &self.admin, settings).await
     }
 
     /// 300,000 messages of 300 transactions in three leaves, ids and leaves in the same order.
@@ -134,4 +123,20 @@ impl State {
             incarnation: format!("'{}'", row.get::<_, &str>(4)),
         }
     }
+}
+
+/// A connection of the relay's role, with its role set to this in this database.
+pub(super) async fn relay_with(outbox: &Fixture, admin: &Client, settings: &[(&str, &str)]) -> Client {
+    let role = format!("alter role pgbaton_relay in database {}", outbox.database);
+    let mut all = format!("{role} reset all;");
+    for (name, value) in settings {
+        all.push_str(&format!("{role} set {name} = {value};"));
+    }
+    admin.batch_execute(&all).await.unwrap();
+    let client = outbox.relay().await.unwrap();
+    for (name, value) in settings {
+        let row = client.query_one("select current_setting($1)", &[name]).await.unwrap();
+        assert_eq!(row.get::<_, &str>(0), value.trim_matches('\''), "{name}");
+    }
+    client
 }

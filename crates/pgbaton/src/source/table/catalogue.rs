@@ -11,7 +11,7 @@ use crate::error::{Error, Kind};
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Shape {
     pub(crate) oid: u32,
-    kind: char,
+    pub(crate) kind: char,
     persistence: char,
     row_security: bool,
     parts: u32,
@@ -41,8 +41,11 @@ pub(crate) struct Column {
 }
 
 /// Types whose text is the same whatever the session is set to, and that compare by it.
-const PLAIN: [&str; 11] =
+pub(crate) const PLAIN: [&str; 11] =
     ["int2", "int4", "int8", "uuid", "text", "varchar", "bpchar", "name", "bool", "numeric", "enum"];
+
+/// Types that a part of an id may be of as well: its text is made in one way.
+pub(crate) const TIMES: [&str; 3] = ["timestamptz", "timestamp", "date"];
 
 /// Types that hold JSON, or may.
 const JSON: [&str; 4] = ["json", "jsonb", "text", "varchar"];
@@ -52,6 +55,10 @@ impl Shape {
     pub(crate) fn read(facts: &str) -> Result<Self, Error> {
         serde_json::from_str(facts)
             .map_err(|error| Error::new(Kind::Internal, "the catalogue's answer cannot be read").because(error))
+    }
+
+    pub(crate) fn is_partitioned(&self) -> bool {
+        self.kind == 'p'
     }
 
     pub(super) fn columns(&self) -> impl Iterator<Item = (&str, &Column)> {
@@ -70,7 +77,7 @@ impl Shape {
     }
 
     /// Why this table cannot be adopted like that: everything at once.
-    pub(super) fn refusals(&self, spec: &TableSpec) -> Vec<String> {
+    pub(crate) fn refusals(&self, spec: &TableSpec) -> Vec<String> {
         let mut all = self.of_the_table(spec);
         let missing: BTreeSet<&str> = spec.columns().filter(|name| self.column(name).is_err()).collect();
         all.extend(missing.iter().map(|name| format!("it has no column {name:?}: names are taken letter by letter")));
@@ -141,8 +148,10 @@ impl Shape {
             }
         }
         let key = spec.key.as_ref().filter(|key| matches!(key, super::definition::Value::Column(_)));
-        let named = spec.id.iter().map(String::as_str).chain(key.and_then(|key| key.column()));
-        for column in named.filter_map(facts).filter(|column| !PLAIN.contains(&column.kind.as_str())) {
+        let plain = |column: &&Column| PLAIN.contains(&column.kind.as_str());
+        let ids = spec.id.iter().filter_map(|name| facts(name)).filter(|column| !TIMES.contains(&column.kind.as_str()));
+        let keys = key.and_then(|key| key.column()).into_iter().filter_map(facts);
+        for column in ids.chain(keys).filter(|column| !plain(column)) {
             all.push(format!(
                 "column {:?} is of type {}, whose text depends on a session's settings, and cannot name a row or a key",
                 column.name, column.type_name

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::TableSource;
 use super::catalogue::Shape;
@@ -13,7 +13,11 @@ use crate::connection::{Access, Connection, Parameter};
 use crate::error::{Error, Kind};
 use crate::source::brought::Raw;
 use crate::source::native;
-use crate::sql::{self, Verb, quoted};
+use crate::sql::{self, Verb};
+
+const NO_TEXTS: &(dyn ToSql + Sync) = &Vec::<String>::new();
+const NO_INTEGERS: &(dyn ToSql + Sync) = &Vec::<i32>::new();
+const NO_BIGINTS: &(dyn ToSql + Sync) = &Vec::<i64>::new();
 
 impl TableSource {
     pub(super) async fn check_table(&self) -> Result<(), Error> {
@@ -67,6 +71,11 @@ impl TableSource {
         let parameters: [Parameter<'_>; 3] = [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8)];
         let look = Verb { name: "look", sql: &statements.look };
         connection.pipeline(Access::Read, [(look, &parameters)]).await.map_err(refused)?;
+        let (fetch, mark) = (explained(&statements.fetch), explained(&statements.mark));
+        let (nothing_to_fetch, nothing_to_mark) = (self.nothing_to_fetch(), self.nothing_to_mark());
+        let fetch = (Verb { name: "fetch", sql: &fetch }, &nothing_to_fetch[..]);
+        let mark = (Verb { name: "mark", sql: &mark }, &nothing_to_mark[..]);
+        connection.pipeline(Access::Read, [fetch, mark]).await.map_err(refused)?;
         let Some(rehearse) = &statements.rehearse else { return Ok(()) };
         let verb = Verb { name: "rehearse", sql: rehearse };
         let [rows] = connection.pipeline(Access::Read, [(verb, &[])]).await.map_err(refused)?;
@@ -80,56 +89,107 @@ impl TableSource {
         ))
     }
 
-    /// Without the index a look reads the whole table and sorts what is pending: it works, and costs more the more there is.
+    fn nothing_to_fetch(&self) -> Vec<Parameter<'_>> {
+        let ids = self.spec.id.iter().map(|_| -> Parameter<'_> { (NO_TEXTS, Type::TEXT_ARRAY) });
+        [(&0_i32 as &(dyn ToSql + Sync), Type::INT4), (&0_i32, Type::INT4)].into_iter().chain(ids).collect()
+    }
+
+    fn nothing_to_mark(&self) -> Vec<Parameter<'_>> {
+        let ids = self.spec.id.iter().map(|_| -> Parameter<'_> { (NO_TEXTS, Type::TEXT_ARRAY) });
+        let of: [Parameter<'_>; 9] = [
+            (&"", Type::TEXT),
+            (&self.replica.0, Type::UUID),
+            (&"", Type::TEXT),
+            (NO_INTEGERS, Type::INT4_ARRAY),
+            (NO_BIGINTS, Type::INT8_ARRAY),
+            (NO_BIGINTS, Type::INT8_ARRAY),
+            (NO_BIGINTS, Type::INT8_ARRAY),
+            (NO_INTEGERS, Type::INT4_ARRAY),
+            (NO_BIGINTS, Type::INT8_ARRAY),
+        ];
+        of.into_iter().chain(ids).collect()
+    }
+
     async fn look_for_an_index(&self, connection: &Connection, statements: &Statements) -> Result<(), Error> {
-        let explain = format!("explain (format json, costs off) {}", statements.look);
-        let (of, lanes, most) = (1_i32, Vec::<i32>::new(), 100_i64);
-        let parameters: [Parameter<'_>; 3] = [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8)];
-        let verb = Verb { name: "explain", sql: &explain };
-        let [rows] = connection.pipeline(Access::Read, [(verb, &parameters)]).await?;
-        let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "the server gave no plan"))?;
-        let plan: serde_json::Value = serde_json::from_str(row.try_get::<_, Raw<'_>>(0)?.text()?)
-            .map_err(|error| Error::new(Kind::Internal, "a plan cannot be read").because(error))?;
-        if walks_an_index(&plan) {
+        if is_indexed(connection, statements).await? {
             self.told.store(false, Ordering::Relaxed);
         } else if !self.told.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 relay = %self.relay,
-                "no index gives the pending rows of {} in order, so that each look reads all of it; make one: {}",
+                "no index gives just the pending rows of {} in order, so that a look may read all of it; make one: {}",
                 self.spec.table,
-                self.index()
+                self.spec.index(statements.partitioned)
             );
         }
         Ok(())
     }
-
-    /// The index that a look walks.
-    fn index(&self) -> String {
-        let further = self.spec.id.iter().filter(|id| !self.spec.order.contains(id));
-        let columns: Vec<String> = self.spec.order.iter().chain(further).map(|column| quoted(column)).collect();
-        format!(
-            "create index concurrently on {} ({}) where {}",
-            self.spec.table,
-            columns.join(", "),
-            self.spec.pending.trim()
-        )
-    }
 }
 
-/// Whether rows come in order, so that the first ones are there at once.
-fn walks_an_index(plan: &serde_json::Value) -> bool {
-    let mut nodes = vec![plan];
+/// Whether the server walks an index of just what is pending. Without one a look reads the whole table and sorts what is pending,
+/// or walks over all that was marked: it works, and costs more the more there is.
+pub(super) async fn is_indexed(connection: &Connection, statements: &Statements) -> Result<bool, Error> {
+    let (of, lanes, most) = (1_i32, Vec::<i32>::new(), 100_i64);
+    let parameters: [Parameter<'_>; 3] = [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8)];
+    let explain = explained(&statements.look);
+    let [rows] = connection.pipeline(Access::Read, [(Verb { name: "explain", sql: &explain }, &parameters)]).await?;
+    let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "the server gave no plan"))?;
+    let plan: serde_json::Value = serde_json::from_str(row.try_get::<_, Raw<'_>>(0)?.text()?)
+        .map_err(|error| Error::new(Kind::Internal, "a plan cannot be read").because(error))?;
+    let Some(walked) = walked(&plan) else { return Ok(false) };
+    // An index that holds every row gives the order as well, but what was marked is walked over, too.
+    let (schemas, names): (Vec<&str>, Vec<&str>) =
+        walked.iter().map(|[schema, name]| (schema.as_str(), name.as_str())).unzip();
+    let parameters: [Parameter<'_>; 2] = [(&schemas, Type::TEXT_ARRAY), (&names, Type::TEXT_ARRAY)];
+    let [rows] = connection.pipeline(Access::Look, [(sql::WHOLE_INDEXES, &parameters)]).await?;
+    Ok(rows.is_empty())
+}
+
+/// Planned as it would be run, with its rights, and not run.
+fn explained(statement: &str) -> String {
+    format!("explain (verbose, format json, costs off) {statement}")
+}
+
+/// Indexes, by schema and name, that are walked from their beginning with rows left out on the way; `None` if rows do not come in
+/// order, so that the first ones are not there at once.
+fn walked(plan: &serde_json::Value) -> Option<Vec<[String; 2]>> {
+    let (mut nodes, mut walked) = (vec![plan], Vec::new());
     while let Some(node) = nodes.pop() {
         match node {
             serde_json::Value::Array(items) => nodes.extend(items),
             serde_json::Value::Object(fields) => {
-                if matches!(fields.get("Node Type").and_then(|kind| kind.as_str()), Some("Sort" | "Seq Scan")) {
-                    return false;
+                let text = |key: &str| fields.get(key).and_then(|value| value.as_str());
+                if matches!(text("Node Type"), Some("Sort" | "Seq Scan")) {
+                    return None;
+                }
+                if let (Some(name), Some(_), None) = (text("Index Name"), text("Filter"), text("Index Cond")) {
+                    walked.push([text("Schema").unwrap_or_default().to_owned(), name.to_owned()]);
                 }
                 nodes.extend(fields.values());
             }
             _ => {}
         }
     }
-    true
+    Some(walked)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_walked_over_is_told_by_the_plan() {
+        let scan = |more: serde_json::Value| {
+            let mut scan = json!({ "Node Type": "Index Scan", "Schema": "app", "Index Name": "i" });
+            scan.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            json!([{ "Plan": { "Node Type": "Limit", "Plans": [scan] } }])
+        };
+        let i = vec![["app".to_owned(), "i".to_owned()]];
+        assert_eq!(walked(&scan(json!({ "Filter": "(published_at IS NULL)" }))), Some(i));
+        assert_eq!(walked(&scan(json!({}))), Some(Vec::new()));
+        let found = json!({ "Index Cond": "(status = 'new')", "Filter": "(attempts < 5)" });
+        assert_eq!(walked(&scan(found)), Some(Vec::new()));
+        assert_eq!(walked(&json!([{ "Plan": { "Node Type": "Sort", "Plans": [] } }])), None);
+    }
 }

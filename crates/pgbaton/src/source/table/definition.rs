@@ -157,8 +157,21 @@ impl TableSpec {
         })
     }
 
+    /// The index that a look walks, as SQL. One of all parts of a table cannot be made concurrently.
+    pub(crate) fn index(&self, partitioned: bool) -> String {
+        let further = self.id.iter().filter(|id| !self.order.contains(id));
+        let columns: Vec<String> = self.order.iter().chain(further).map(|column| quoted(column)).collect();
+        format!(
+            "create index {}on {} ({}) where {}",
+            if partitioned { "" } else { "concurrently " },
+            self.table,
+            columns.join(", "),
+            self.pending.trim()
+        )
+    }
+
     /// Every column that it names, in no particular order.
-    pub(super) fn columns(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn columns(&self) -> impl Iterator<Item = &str> {
         let values = [&self.key, &self.payload, &self.headers].into_iter().flatten();
         let values = values.chain([&self.topic]).chain(self.header.values()).filter_map(Value::column);
         let marked = match &self.mark {

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::taken::{Asked, RowId};
+use super::taken::{Asked, RowId, TakenRow};
 use super::{Place, TableSource, columns_of};
 use crate::clock;
 use crate::connection::{Connection, Parameter, incarnation};
@@ -47,7 +47,7 @@ impl Rows {
 const LONGEST_ID: usize = 200;
 
 /// What the receiver drops repeats by: the relay and the row's id, or a digest of that where it is long.
-fn message_id(relay: &RelayName, row: &RowId) -> String {
+pub(super) fn message_id(relay: &RelayName, row: &RowId) -> String {
     let id = match &*row.0 {
         [one] => one.clone(),
         several => serde_json::json!(several).to_string(),
@@ -86,8 +86,8 @@ impl Chunk {
 /// What a fetch brought.
 struct Fetched {
     brought: Brought,
-    /// Numbers of rows that are messages of their lane now.
-    there: BTreeSet<i64>,
+    /// Numbers of rows that are messages of their lane now, each with its version.
+    there: BTreeMap<i64, i64>,
     /// The first row of a lane that cannot be a message, and why.
     bad: BTreeMap<i32, (i64, Error)>,
 }
@@ -151,7 +151,7 @@ impl TableSource {
         budget: &Budget,
     ) -> Result<Fetched, Error> {
         let lanes: Vec<i32> = chunk.lanes().iter().map(|asked| asked.lane).collect();
-        let mut fetched = Fetched { brought: Brought::new(&lanes), there: BTreeSet::new(), bad: BTreeMap::new() };
+        let mut fetched = Fetched { brought: Brought::new(&lanes), there: BTreeMap::new(), bad: BTreeMap::new() };
         let ids: Vec<RowId> = chunk.rows.iter().map(|(_, row)| row.clone()).collect();
         self.rows_of(connection, (&ids, chunk.of, INLINE_BYTES), here, |row| {
             self.put(row, chunk, budget, &mut fetched)
@@ -161,7 +161,7 @@ impl TableSource {
     }
 
     /// Asks for rows by their ids, and hands over those that are still pending.
-    async fn rows_of(
+    pub(super) async fn rows_of(
         &self,
         connection: &Connection,
         (ids, of, inline): (&[RowId], i32, i32),
@@ -185,19 +185,48 @@ impl TableSource {
             return Ok(());
         }
         let id = message_id(&self.relay, id);
-        match check(row, self.spec.payload_is_json) {
-            Ok(()) => {}
-            Err(why) => {
-                let error = Error::refused(
-                    format!("row {id} of {} cannot be delivered: {why}", self.spec.table),
-                    "Change the row, or have `pending` leave it out. Until then it holds its lane",
-                );
-                fetched.bad.insert(lane, (number, error));
+        if let Err(why) = check(row, self.spec.payload_is_json) {
+            fetched.bad.insert(lane, (number, self.no_message(&id, why)));
+            return Ok(());
+        }
+        fetched.there.insert(number, version(row)?);
+        fetched.brought.take(row, budget, &self.memory, |row, take| lend(row, &id, take))
+    }
+
+    fn no_message(&self, id: &str, why: &str) -> Error {
+        Error::refused(
+            format!("row {id} of {} cannot be delivered: {why}", self.spec.table),
+            "Change the row, or have `pending` leave it out. Until then it holds its lane",
+        )
+    }
+
+    /// Fetches a row by itself, whatever its size: its message and its version; none if it is no longer pending, or of another
+    /// lane by now.
+    async fn alone(
+        &self,
+        connection: &Connection,
+        chunk: &Chunk,
+        number: i64,
+        here: &Incarnation,
+    ) -> Result<Option<(Messages, i64)>, Alone> {
+        let (asked, id) = chunk.get(number).ok_or_else(unasked)?;
+        let name = message_id(&self.relay, id);
+        let (mut found, mut wrong) = (None, None);
+        self.rows_of(connection, (std::slice::from_ref(id), chunk.of, i32::MAX), here, |row| {
+            if row.try_get::<_, i32>(1)? != asked.lane {
                 return Ok(());
             }
-        }
-        fetched.there.insert(number);
-        fetched.brought.take(row, budget, &self.memory, |row, take| lend(row, &id, take))
+            if let Err(why) = content(row, self.spec.payload_is_json) {
+                wrong = Some(self.no_message(&name, why));
+                return Ok(());
+            }
+            let mut messages = Messages::default();
+            lend(row, &name, &mut |message| messages.push(message))?;
+            found = Some((messages, version(row)?));
+            Ok(())
+        })
+        .await?;
+        wrong.map_or(Ok(found), |wrong| Err(Alone::NoMessage(wrong)))
     }
 
     /// Fetches what did not come with the rows, one by one, as far as it fits, and perhaps one more.
@@ -225,18 +254,19 @@ impl TableSource {
                 }
                 FoundPart::ToFetch { id: number, bytes } => {
                     *left = left.saturating_sub(bytes);
-                    let (_, id) = chunk.get(number).ok_or_else(unasked)?;
-                    let (mut messages, name) = (Messages::default(), message_id(&self.relay, id));
-                    let ids = std::slice::from_ref(id);
-                    self.rows_of(connection, (ids, chunk.of, i32::MAX), here, |row| {
-                        lend(row, &name, &mut |message| messages.push(message))
-                    })
-                    .await?;
-                    if messages.is_empty() {
-                        // No longer pending since the others were fetched.
-                        fetched.there.remove(&number);
-                    } else {
-                        rows.batches.push((messages, number));
+                    match self.alone(connection, chunk, number, here).await {
+                        Ok(Some((messages, version))) => {
+                            // What is sent is this version, whatever came with the others.
+                            fetched.there.insert(number, version);
+                            rows.batches.push((messages, number));
+                        }
+                        // Gone since the others were fetched.
+                        Ok(None) => drop(fetched.there.remove(&number)),
+                        Err(Alone::NoMessage(why)) => {
+                            (rows.upto, rows.refused) = (number - 1, Some(why));
+                            break;
+                        }
+                        Err(Alone::Failed(error)) => return Err(error),
                     }
                 }
             }
@@ -251,18 +281,21 @@ impl TableSource {
         chunk: &Chunk,
         rows: LaneRows,
         here: &Incarnation,
-        there: &BTreeSet<i64>,
+        there: &BTreeMap<i64, i64>,
         read: &mut Read,
     ) -> Result<(), Error> {
         let numbers: Vec<i64> = chunk.of_lane(rows.asked).take_while(|number| *number <= rows.upto).collect();
         let mut after = 0;
-        let ids: Vec<Vec<RowId>> = rows
+        let ids: Vec<Vec<TakenRow>> = rows
             .batches
             .iter()
             .map(|(_, last)| {
                 let of_batch = numbers.iter().filter(|number| **number > after && **number <= *last);
-                let of_batch = of_batch.filter(|number| there.contains(number));
-                let ids = of_batch.filter_map(|number| chunk.get(*number)).map(|(_, id)| id.clone()).collect();
+                let row = |number: &i64| {
+                    let version = Some(*there.get(number)?);
+                    Some(TakenRow { id: chunk.get(*number)?.1.clone(), version })
+                };
+                let ids = of_batch.filter_map(row).collect();
                 after = *last;
                 ids
             })
@@ -277,7 +310,7 @@ impl TableSource {
         });
         let Some((grant, registration, handed)) = taken else { return Ok(()) };
         for (((messages, _), through), ids) in rows.batches.into_iter().zip(handed).zip(ids) {
-            let columns = ids.iter().flat_map(|id| id.0.iter().cloned()).collect();
+            let columns = ids.iter().flat_map(|row| row.id.0.iter().cloned()).collect();
             let place = Place { registration: registration.clone(), stint: rows.asked.stint.0, through, rows: columns };
             let place: Box<RawValue> = serde_json::value::to_raw_value(&place)
                 .map_err(|error| Error::new(Kind::Internal, "a position cannot be written down").because(error))?;
@@ -288,6 +321,23 @@ impl TableSource {
         read.refused.extend(rows.refused.map(|why| (grant, why)));
         Ok(())
     }
+}
+
+/// Why there is no message of a row that was fetched by itself.
+enum Alone {
+    /// The row cannot be one.
+    NoMessage(Error),
+    Failed(Error),
+}
+
+impl From<Error> for Alone {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+fn version(row: &Row) -> Result<i64, Error> {
+    Ok(row.try_get(9)?)
 }
 
 fn unasked() -> Error {
@@ -304,7 +354,7 @@ fn check(row: &Row, payload_is_json: bool) -> Result<(), &'static str> {
     content(row, payload_is_json)
 }
 
-fn content(row: &Row, payload_is_json: bool) -> Result<(), &'static str> {
+pub(super) fn content(row: &Row, payload_is_json: bool) -> Result<(), &'static str> {
     match row.try_get::<_, Option<&str>>(4) {
         Ok(Some("")) => return Err("its topic is empty"),
         Ok(None) => return Err("its topic is null"),

@@ -3,14 +3,19 @@
 //! The locks of the lanes come first, as for every acknowledgement. Then, in one round trip: the mark, under the lanes' epochs;
 //! what its user has deferred until the commit; and a look, in a statement of its own, at what is still pending. So a mark that
 //! a trigger swallows or takes back is found before it is committed.
+//!
+//! The mark meets rows that are as they were read. Those that are not are met by a second one, only where there are any, in the
+//! same transaction: so they are counted, also if they change while the mark waits for their lock, and nothing is looked up
+//! twice for the others.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::taken::RowId;
+use super::taken::{RowId, TakenRow};
 use super::trouble::{of_a_row, waits};
 use super::{Place, TableSource, columns_of, place};
 use crate::clock;
@@ -26,6 +31,8 @@ use crate::sql::{self, Verb};
 const ROWS: usize = 1_000;
 /// How often a row may be found pending although its mark did not meet it: its user may have set it back in that moment.
 const TRIES: usize = 3;
+/// How often it is told that rows were changed, at most.
+const SELDOM: Duration = Duration::from_secs(60);
 
 /// One batch of a lane that is to be marked.
 struct Piece {
@@ -33,14 +40,15 @@ struct Piece {
     /// The stint it was handed out in, and its number there; `None` if it was found at the sink.
     handed: Option<(Stint, u64)>,
     batch: i64,
-    rows: Vec<RowId>,
+    rows: Vec<TakenRow>,
 }
 
 /// How marking one transaction's batches ended.
 enum Marked {
     /// All of them, but for lanes that were lost, by their numbers, and those whose stint is over: whoever opens such a lane
-    /// reads what was marked by then, and nothing may be marked behind its back.
-    But { lost: Vec<i32>, over: Vec<i32> },
+    /// reads what was marked by then, and nothing may be marked behind its back. Rows that are `changed` had been so since they
+    /// were read.
+    But { lost: Vec<i32>, over: Vec<i32>, changed: Vec<RowId> },
     /// Nothing: these rows are pending, although no mark met them.
     Swallowed(Vec<RowId>),
 }
@@ -77,7 +85,8 @@ impl TableSource {
         here: &Incarnation,
     ) -> Result<(), Error> {
         let columns = self.spec.id.len();
-        let rows = place(next)?.rows.chunks(columns).map(|id| RowId(id.to_vec().into())).collect();
+        let row = |id: &[String]| TakenRow { id: RowId(id.to_vec().into()), version: None };
+        let rows = place(next)?.rows.chunks(columns).map(row).collect();
         let piece = Piece { grant: grant.clone(), handed: None, batch, rows };
         match self.mark_round(&[piece], here).await?.pop() {
             None => Ok(()),
@@ -94,7 +103,7 @@ impl TableSource {
         let Place { stint, through, .. } = place(&dealt.next)?;
         let stint = Stint(stint);
         let due = self.state(|state| state.taken.due(&dealt.grant, stint, through));
-        let piece = |(number, rows): (u64, Vec<RowId>)| {
+        let piece = |(number, rows): (u64, Vec<TakenRow>)| {
             let before = i64::try_from(through - number).unwrap_or(i64::MAX);
             Piece { grant: dealt.grant.clone(), handed: Some((stint, number)), batch: dealt.batch - before, rows }
         };
@@ -140,12 +149,12 @@ impl TableSource {
     /// One transaction. Gives the lanes that were lost.
     async fn mark(&self, pieces: &[Piece], here: &Incarnation) -> Result<Vec<(i32, Acknowledged)>, Error> {
         for _ in 1..TRIES {
-            if let Marked::But { lost, over } = self.mark_once(pieces, here).await? {
-                return Ok(self.marked(pieces, &lost, &over));
+            if let Marked::But { lost, over, changed } = self.mark_once(pieces, here).await? {
+                return Ok(self.marked(pieces, &lost, &over, &changed));
             }
         }
         match self.mark_once(pieces, here).await? {
-            Marked::But { lost, over } => Ok(self.marked(pieces, &lost, &over)),
+            Marked::But { lost, over, changed } => Ok(self.marked(pieces, &lost, &over, &changed)),
             Marked::Swallowed(rows) => {
                 let row = rows.first().map(|row| row.0.join(", ")).unwrap_or_default();
                 Err(Error::refused(
@@ -156,7 +165,8 @@ impl TableSource {
         }
     }
 
-    fn marked(&self, pieces: &[Piece], lost: &[i32], over: &[i32]) -> Vec<(i32, Acknowledged)> {
+    fn marked(&self, pieces: &[Piece], lost: &[i32], over: &[i32], changed: &[RowId]) -> Vec<(i32, Acknowledged)> {
+        self.tell_of_changed(changed);
         let mut ended = Vec::new();
         for Piece { grant, handed, .. } in pieces {
             let number = grant.lane.number;
@@ -175,6 +185,28 @@ impl TableSource {
         ended
     }
 
+    /// Their former content was delivered.
+    fn tell_of_changed(&self, rows: &[RowId]) {
+        let Some(first) = rows.first() else { return };
+        self.metrics.changed(u64::try_from(rows.len()).unwrap_or(u64::MAX));
+        let now = clock::now();
+        let tell = self.state(|state| {
+            let tell = state.told_of_changed.is_none_or(|told| now.since(told) >= SELDOM);
+            if tell {
+                state.told_of_changed = Some(now);
+            }
+            tell
+        });
+        if tell {
+            tracing::warn!(
+                relay = %self.relay, row = first.0.join(", "), rows = rows.len(),
+                "rows of {} were changed after they had been read to be delivered: what was delivered is their former content; insert \
+                 another row instead of changing one that is pending",
+                self.spec.table
+            );
+        }
+    }
+
     async fn mark_once(&self, pieces: &[Piece], here: &Incarnation) -> Result<Marked, Error> {
         let mut slot = self.writer.lock().await;
         // Opening a lane has the same lock: so it sees all marks of the stint before, or they are not made.
@@ -189,9 +221,9 @@ impl TableSource {
         self.marking.follow(clock::now().since(began), marked.is_ok());
         // What failed or is to be taken back goes with its connection.
         Ok(match marked? {
-            Marked::But { lost, .. } => {
+            Marked::But { lost, changed, .. } => {
                 slot.put(connection);
-                Marked::But { lost, over }
+                Marked::But { lost, over, changed }
             }
             swallowed => swallowed,
         })
@@ -207,11 +239,12 @@ impl TableSource {
         let epochs: Vec<i64> = pieces.iter().map(|piece| piece.grant.epoch.0).collect();
         let seqs: Vec<i64> = pieces.iter().map(|_| self.seq.fetch_add(1, Ordering::Relaxed) + 1).collect();
         let batches: Vec<i64> = pieces.iter().map(|piece| piece.batch).collect();
-        let rows: Vec<RowId> = pieces.iter().flat_map(|piece| piece.rows.iter().cloned()).collect();
+        let rows = || pieces.iter().flat_map(|piece| &piece.rows);
+        let ids: Vec<RowId> = rows().map(|row| row.id.clone()).collect();
+        let versions: Vec<Option<i64>> = rows().map(|row| row.version).collect();
         let of: Vec<i32> = pieces.iter().flat_map(|piece| vec![piece.grant.lane.number; piece.rows.len()]).collect();
         let (relay, incarnation_here) = (self.relay.as_str(), here.to_string());
-        let columns = columns_of(&rows, self.spec.id.len());
-        let ids = || columns.iter().map(|column| -> Parameter<'_> { (column, Type::TEXT_ARRAY) });
+        let columns = columns_of(&ids, self.spec.id.len());
         let mut parameters: Vec<Parameter<'_>> = vec![
             (&relay, Type::TEXT),
             (&self.replica.0, Type::UUID),
@@ -221,9 +254,10 @@ impl TableSource {
             (&seqs, Type::INT8_ARRAY),
             (&batches, Type::INT8_ARRAY),
             (&of, Type::INT4_ARRAY),
+            (&versions, Type::INT8_ARRAY),
         ];
-        parameters.extend(ids());
-        let still: Vec<Parameter<'_>> = ids().collect();
+        let ids = texts(&columns);
+        parameters.extend(ids.iter().cloned());
         let locks: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&lanes, Type::INT4_ARRAY)];
         let sent = history::now();
         connection.lock(sql::ACKNOWLEDGE_LOCK, &locks).await?;
@@ -233,56 +267,111 @@ impl TableSource {
                 (sql::MARK_SETTINGS, &[]),
                 (Verb { name: "mark", sql: &statements.mark }, &parameters),
                 (Verb { name: "set_constraints", sql: "set constraints all immediate" }, &[]),
-                (Verb { name: "still", sql: &statements.still }, &still),
+                (Verb { name: "still", sql: &statements.still }, &ids),
             ])
             .await?;
         self.still(here, &incarnation(&marked)?)?;
-        let verdict = self.judge(&lanes, &marked, &pending)?;
-        if let Marked::But { lost, .. } = &verdict {
-            connection.commit(sql::INCARNATION, &[]).await?;
-            history::acknowledged(self.replica, sent, here, || written(pieces, lost));
+        let met = Met::read(&marked, self.spec.id.len())?;
+        let left = met.left(pieces, &pending)?;
+        let (changed, swallowed) = self.mark_changed(connection, met.marked, left).await?;
+        if !swallowed.is_empty() {
+            return Ok(Marked::Swallowed(swallowed));
         }
-        Ok(verdict)
+        connection.commit(sql::INCARNATION, &[]).await?;
+        let lost: Vec<i32> = lanes.into_iter().filter(|lane| !met.ours.contains(lane)).collect();
+        history::acknowledged(self.replica, sent, here, || written(pieces, &lost));
+        Ok(Marked::But { lost, over: Vec::new(), changed })
     }
 
-    /// What the mark has done, by its rows and those of the look that followed.
-    fn judge(&self, lanes: &[i32], marked: &[Row], pending: &[Row]) -> Result<Marked, Error> {
-        let columns = self.spec.id.len();
-        let id = |row: &Row, from: usize| -> Result<RowId, Error> {
-            let id = (0..columns).map(|n| row.try_get(from + n)).collect::<Result<Vec<String>, _>>()?;
-            Ok(RowId(id.into()))
-        };
-        let (mut met, mut ours, mut repeated) = (HashSet::new(), HashSet::new(), HashSet::new());
-        for row in marked {
+    /// Marks what is pending because it is another version than the one that was read, in the same transaction. Gives what was
+    /// changed, and what is pending even so.
+    async fn mark_changed(
+        &self,
+        connection: &Connection,
+        mut marked: HashSet<RowId>,
+        left: Vec<RowId>,
+    ) -> Result<(Vec<RowId>, Vec<RowId>), Error> {
+        if left.is_empty() {
+            return Ok((Vec::new(), Vec::new()));
+        }
+        let (statements, columns) = (self.statements()?, self.spec.id.len());
+        // All of them once more: a trigger that fires for these may take back others.
+        let all: Vec<RowId> = marked.iter().chain(&left).cloned().collect();
+        let (left, all) = (columns_of(&left, columns), columns_of(&all, columns));
+        let [met, pending] = connection
+            .then_all([
+                (Verb { name: "mark_changed", sql: &statements.mark_changed }, &texts(&left)),
+                (Verb { name: "still", sql: &statements.still }, &texts(&all)),
+            ])
+            .await?;
+        let changed = met.iter().map(|row| id(row, 0, columns)).collect::<Result<Vec<_>, _>>()?;
+        marked.extend(changed.iter().cloned());
+        let swallowed = pending.iter().map(|row| id(row, 0, columns)).collect::<Result<Vec<_>, _>>()?;
+        not_taken_back(&marked, &swallowed)?;
+        Ok((changed, swallowed))
+    }
+}
+
+/// What a mark has done.
+struct Met {
+    /// Rows it has met.
+    marked: HashSet<RowId>,
+    /// Lanes that are ours.
+    ours: HashSet<i32>,
+    /// Those of them whose batch was marked before.
+    repeated: HashSet<i32>,
+}
+
+impl Met {
+    fn read(rows: &[Row], columns: usize) -> Result<Self, Error> {
+        let mut met = Self { marked: HashSet::new(), ours: HashSet::new(), repeated: HashSet::new() };
+        for row in rows {
             match (row.try_get::<_, Option<&str>>(0)?, row.try_get::<_, Option<i32>>(1)?) {
                 (Some(_), Some(lane)) => {
-                    ours.insert(lane);
+                    met.ours.insert(lane);
                     if row.try_get(2)? {
-                        repeated.insert(lane);
+                        met.repeated.insert(lane);
                     }
                 }
                 (Some(_), None) => {}
-                (None, _) => drop(met.insert(id(row, 3)?)),
+                (None, _) => drop(met.marked.insert(id(row, 3, columns)?)),
             }
         }
-        let mut swallowed = Vec::new();
-        for row in pending {
-            let row = id(row, 0)?;
-            if met.contains(&row) {
-                return Err(Error::refused(
-                    format!("a row is pending after it was marked, such as {}", row.0.join(", ")),
-                    "`mark` has to end what `pending` says; a trigger may take it back",
-                ));
-            }
-            swallowed.push(row);
-        }
-        let lost = lanes.iter().filter(|lane| !ours.contains(lane)).copied().collect();
-        // What was marked before may have been set back since: that is its user's right.
-        if swallowed.is_empty() || !repeated.is_empty() || ours.len() < lanes.len() {
-            return Ok(Marked::But { lost, over: Vec::new() });
-        }
-        Ok(Marked::Swallowed(swallowed))
+        Ok(met)
     }
+
+    /// Rows that are pending although they should have been marked. What was marked before may have been set back since: that is
+    /// its user's right.
+    fn left(&self, pieces: &[&Piece], pending: &[Row]) -> Result<Vec<RowId>, Error> {
+        let Some(columns) = pieces.iter().flat_map(|piece| &piece.rows).next().map(|row| row.id.0.len()) else {
+            return Ok(Vec::new());
+        };
+        let pending = pending.iter().map(|row| id(row, 0, columns)).collect::<Result<Vec<_>, _>>()?;
+        not_taken_back(&self.marked, &pending)?;
+        let due = |lane| self.ours.contains(lane) && !self.repeated.contains(lane);
+        let due = pieces.iter().filter(|piece| due(&piece.grant.lane.number));
+        let due: HashSet<&RowId> = due.flat_map(|piece| &piece.rows).map(|row| &row.id).collect();
+        Ok(pending.into_iter().filter(|row| due.contains(row)).collect())
+    }
+}
+
+/// # Errors
+/// A row is pending that was marked.
+fn not_taken_back(marked: &HashSet<RowId>, pending: &[RowId]) -> Result<(), Error> {
+    let Some(row) = pending.iter().find(|row| marked.contains(row)) else { return Ok(()) };
+    Err(Error::refused(
+        format!("a row is pending after it was marked, such as {}", row.0.join(", ")),
+        "`mark` has to end what `pending` says; a trigger may take it back",
+    ))
+}
+
+fn id(row: &Row, from: usize, columns: usize) -> Result<RowId, Error> {
+    let id = (0..columns).map(|n| row.try_get(from + n)).collect::<Result<Vec<String>, _>>()?;
+    Ok(RowId(id.into()))
+}
+
+fn texts<'a>(columns: &'a [Vec<&'a str>]) -> Vec<Parameter<'a>> {
+    columns.iter().map(|column| -> Parameter<'a> { (column, Type::TEXT_ARRAY) }).collect()
 }
 
 /// What was written, for the history.

@@ -21,18 +21,23 @@ pub(super) struct Statements {
     /// Rows by id, those that are still pending, in the order in which they are asked for.
     ///
     /// Parameters: $1 number of lanes, $2 the size above which only the size is given, then an array of texts for each column
-    /// of the id. Rows: which one, lane, size, when inserted, topic, key, headers, payload as bytes, payload as JSON.
+    /// of the id. Rows: which one, lane, size, when inserted, topic, key, headers, payload as bytes, payload as JSON, version.
     /// Locks: none. Relies on: the unique index on the id.
     pub(super) fetch: String,
-    /// Marks rows of lanes that are still ours, and writes the numbers of their batches.
+    /// Marks rows of lanes that are still ours and that are as they were read, and writes the numbers of their batches.
     ///
     /// Parameters: $1 the relay, $2 the replica, $3 the incarnation, $4 lanes, $5 epochs, $6 seqs, $7 batches; then the rows:
-    /// $8 lanes, and an array of texts for each column of the id.
+    /// $8 lanes, $9 versions (null: any), and an array of texts for each column of the id.
     /// Rows: the incarnation with each lane that is ours, and whether that batch was marked before; and ids that were marked.
     /// Locks: the marked rows, as any update does.
     /// Invariant: no row is marked for a lane of another owner or epoch, nor in another incarnation, nor for a batch that was
     /// marked before: its user may have set it back since.
     pub(super) mark: String,
+    /// Marks rows whatever their version. Later in the same transaction as `mark`, for those of its rows that it left because
+    /// they were changed: its locks still keep the lanes.
+    ///
+    /// Parameters: an array of texts for each column of the id. Rows: the ids of those that were marked. Locks: the marked rows.
+    pub(super) mark_changed: String,
     /// Which of these rows are still pending. A new statement after `mark`.
     ///
     /// Parameters: an array of texts for each column of the id. Rows: the ids. Locks: none.
@@ -41,7 +46,16 @@ pub(super) struct Statements {
     pub(super) behind: String,
     /// Whether the mark ends the condition, tried on one pending row without writing. Rows: one; locks: none.
     pub(super) rehearse: Option<String>,
+    /// Whether the table has parts.
+    pub(super) partitioned: bool,
 }
+
+/// Which version of a row this is: the transaction that wrote it.
+///
+/// It is there for nothing, in every table and every part of one. Each change of a row gives it another one, as do a move to
+/// another part and a rewrite of the table; freezing keeps it, and a lock, such as a foreign key's check takes, stands
+/// elsewhere. Two committed versions of one row never have the same one, since a transaction commits one of them at most.
+const VERSION: &str = "xmin";
 
 /// Of the columns that a row's id is passed in.
 const ROW: &str = "pgbaton_row";
@@ -53,9 +67,11 @@ impl Statements {
             look: parts.look(),
             fetch: parts.fetch()?,
             mark: parts.mark()?,
+            mark_changed: parts.mark_changed()?,
             still: parts.still()?,
             behind: parts.behind(),
             rehearse: parts.rehearse(),
+            partitioned: shape.is_partitioned(),
         })
     }
 }
@@ -76,7 +92,7 @@ impl Parts<'_> {
     }
 
     fn fetch(&self) -> Result<String, Error> {
-        let (table, pending, lane) = (&self.spec.table, self.pending(), self.lane());
+        let (table, pending, lane) = (&self.spec.table, self.still_pending(), self.lane());
         let (given, same) = (self.given(3, true), self.same(ROW)?);
         let created_at = match &self.spec.created_at {
             Some(column) => format!("{}::timestamptz", self.column(column)),
@@ -85,34 +101,28 @@ impl Parts<'_> {
         let topic = self.text(Some(&self.spec.topic));
         let (key, headers) = (self.text(self.spec.key.as_ref()), self.headers());
         let (bytes, json) = self.payload();
+        let version = self.version();
         let size = ["topic", "key", "headers", "bytes", "json"]
             .map(|part| format!("coalesce(pg_catalog.octet_length(w.pgbaton_{part}), 0)::bigint"))
             .join(" + ");
         let inline = |part| format!("case when z.size <= $2::integer then w.pgbaton_{part} end");
         let parts = ["topic", "key", "headers", "bytes", "json"].map(inline).join(",\n  ");
         Ok(format!(
-            "select {ROW}.pgbaton_n, w.pgbaton_lane, z.size, w.pgbaton_created_at,\n  {parts}\nfrom {given}\n\
+            "select {ROW}.pgbaton_n, w.pgbaton_lane, z.size, w.pgbaton_created_at,\n  {parts},\n  w.pgbaton_version\nfrom {given}\n\
              cross join lateral (\nselect {lane} as pgbaton_lane, {created_at} as pgbaton_created_at,\n\
              {topic} as pgbaton_topic, {key} as pgbaton_key, {headers} as pgbaton_headers,\n\
-             {bytes} as pgbaton_bytes, {json} as pgbaton_json\nfrom {table}\nwhere {same} and {pending}\noffset 0) w\n\
+             {bytes} as pgbaton_bytes, {json} as pgbaton_json, {version} as pgbaton_version\nfrom {table}\nwhere {same} and {pending}\noffset 0) w\n\
              cross join lateral (select least(2147483647, {size})::integer as size) z"
         ))
     }
 
     fn mark(&self) -> Result<String, Error> {
-        let (table, pending, same) = (&self.spec.table, self.pending(), self.same("pgbaton_due")?);
-        let (arrays, names) = (self.arrays(9), self.names());
-        let order = (1..=self.spec.id.len()).map(|n| format!("r.pgbaton_{n}")).collect::<Vec<_>>().join(", ");
-        let change = match &self.spec.mark {
-            Mark::Set(columns) => {
-                let set = columns.iter().map(|(column, to)| format!("{} = (\n{to}\n)", quoted(column)));
-                format!("update {table} set {}\nfrom pgbaton_due", set.collect::<Vec<_>>().join(", "))
-            }
-            Mark::Delete => format!("delete from {table} using pgbaton_due"),
-        };
-        let marked = (1..=self.spec.id.len()).map(|n| format!("k.pgbaton_{n}")).collect::<Vec<_>>().join(", ");
+        let (arrays, names, ids) = (self.arrays(10), self.names(), self.ids());
+        let (order, marked) = (self.each("r"), self.each("k"));
+        let change = self.change()?;
+        let unchanged =
+            format!("(pgbaton_due.pgbaton_version is null or pgbaton_due.pgbaton_version = {})", self.version());
         let none = vec!["null::text"; self.spec.id.len()].join(", ");
-        let ids = self.ids();
         Ok(format!(
             "with pgbaton_here as materialized (\n  select pgbaton.incarnation() as pgbaton_incarnation\n\
              ), pgbaton_mine as materialized (\n\
@@ -122,9 +132,10 @@ impl Parts<'_> {
                  join pgbaton.lane l on l.relay = $1::text and l.lane = d.lane and l.owner = $2::uuid and l.epoch = d.epoch\n    \
                  join pgbaton.newest n on n.relay = l.relay and n.lane = l.lane\n\
              ), pgbaton_due as materialized (\n  \
-               select {order} from unnest($8::integer[], {arrays}) as r(pgbaton_lane, {names})\n    \
+               select {order}, r.pgbaton_version\n  \
+               from unnest($8::integer[], $9::bigint[], {arrays}) as r(pgbaton_lane, pgbaton_version, {names})\n    \
                  join pgbaton_mine m on m.lane = r.pgbaton_lane and not m.had\n  order by {order}\n\
-             ), pgbaton_marked as (\n{change}\nwhere {same} and {pending}\nreturning {ids}\n\
+             ), pgbaton_marked as (\n{change}\nand {unchanged}\nreturning {ids}\n\
              ), pgbaton_written as (\n  \
                insert into pgbaton.position (leaf, relay, lane, epoch, seq, batch)\n  \
                select p.leaf, $1::text, m.lane, m.epoch, m.seq, m.batch from pgbaton_mine m, pgbaton.position_leaf p\n  \
@@ -135,9 +146,32 @@ impl Parts<'_> {
         ))
     }
 
+    fn mark_changed(&self) -> Result<String, Error> {
+        let (arrays, names, order) = (self.arrays(1), self.names(), self.each("r"));
+        let (change, ids) = (self.change()?, self.ids());
+        Ok(format!(
+            "with pgbaton_due as materialized (\n  \
+               select {order} from unnest({arrays}) as r({names}) order by {order}\n)\n{change}\nreturning {ids}"
+        ))
+    }
+
+    /// The mark itself, of the rows in `pgbaton_due` that are still pending.
+    fn change(&self) -> Result<String, Error> {
+        let (table, pending, same) = (&self.spec.table, self.still_pending(), self.same("pgbaton_due")?);
+        let change = match &self.spec.mark {
+            Mark::Set(columns) => {
+                let set = columns.iter().map(|(column, to)| format!("{} = (\n{to}\n)", quoted(column)));
+                format!("update {table} set {}\nfrom pgbaton_due", set.collect::<Vec<_>>().join(", "))
+            }
+            Mark::Delete => format!("delete from {table} using pgbaton_due"),
+        };
+        Ok(format!("{change}\nwhere {same} and {pending}"))
+    }
+
     fn still(&self) -> Result<String, Error> {
-        let (table, pending, given, same) = (&self.spec.table, self.pending(), self.given(1, false), self.same(ROW)?);
-        let ids = (1..=self.spec.id.len()).map(|n| format!("{ROW}.pgbaton_{n}")).collect::<Vec<_>>().join(", ");
+        let (table, pending, given, same) =
+            (&self.spec.table, self.still_pending(), self.given(1, false), self.same(ROW)?);
+        let ids = self.each(ROW);
         Ok(format!(
             "select {ids}\nfrom {given}\ncross join lateral (\nselect from {table}\nwhere {same} and {pending}\noffset 0) w"
         ))
@@ -177,6 +211,13 @@ impl Parts<'_> {
         format!("(\n{}\n)", self.spec.pending)
     }
 
+    /// Of rows that are asked for by their ids. The same, but no index is chosen for it: where the statistics are of a time
+    /// when nothing was pending, the index of what is pending looks as good as the one on the id, and all of it would be
+    /// walked for each row.
+    fn still_pending(&self) -> String {
+        format!("case when {} then true else false end", self.pending())
+    }
+
     fn column(&self, column: &str) -> String {
         format!("{}.{}", quoted(&self.spec.table.name), quoted(column))
     }
@@ -184,7 +225,32 @@ impl Parts<'_> {
     /// The id's columns as texts.
     fn ids(&self) -> String {
         let ids = self.spec.id.iter().enumerate();
-        ids.map(|(n, id)| format!("{}::text as pgbaton_{}", self.column(id), n + 1)).collect::<Vec<_>>().join(", ")
+        ids.map(|(n, id)| format!("{} as pgbaton_{}", self.id_text(id), n + 1)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// A text that names the same value whatever the session is set to. A time's own text depends on that; what has no such
+    /// form (infinity, or a date before our era) keeps its own.
+    fn id_text(&self, column: &str) -> String {
+        let value = self.column(column);
+        let (utc, form) = match self.shape.kind(column) {
+            Some("timestamptz") => (" at time zone 'UTC'", r#"YYYY-MM-DD"T"HH24:MI:SS.US"Z""#),
+            Some("timestamp") => ("", r#"YYYY-MM-DD"T"HH24:MI:SS.US"#),
+            Some("date") => ("", "YYYY-MM-DD"),
+            _ => return format!("{value}::text"),
+        };
+        format!(
+            "case when pg_catalog.isfinite({value}) and {value} > '0001-01-02' \
+             then pg_catalog.to_char({value}{utc}, '{form}') else {value}::text end"
+        )
+    }
+
+    /// The id's columns of a row that is passed along, by its alias.
+    fn each(&self, of: &str) -> String {
+        (1..=self.spec.id.len()).map(|n| format!("{of}.pgbaton_{n}")).collect::<Vec<_>>().join(", ")
+    }
+
+    fn version(&self) -> String {
+        format!("{}.{VERSION}::text::bigint", quoted(&self.spec.table.name))
     }
 
     fn names(&self) -> String {
@@ -223,7 +289,7 @@ impl Parts<'_> {
 
     /// The key decides the lane, by the same function as in the outbox; where there is none, the id does.
     fn lane(&self) -> String {
-        let ids: Vec<String> = self.spec.id.iter().map(|id| format!("{}::text", self.column(id))).collect();
+        let ids: Vec<String> = self.spec.id.iter().map(|id| self.id_text(id)).collect();
         let id = match ids.as_slice() {
             [one] => one.clone(),
             several => format!("pg_catalog.jsonb_build_array({})::text", several.join(", ")),

@@ -14,6 +14,14 @@ use crate::source::settle::Registration;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct RowId(pub(super) Arc<[String]>);
 
+/// A row that was taken to be delivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TakenRow {
+    pub(super) id: RowId,
+    /// Which version of it was read; `None` if that is not known.
+    pub(super) version: Option<i64>,
+}
+
 /// Everything that is known, of one incarnation.
 #[derive(Default)]
 pub(super) struct Taken {
@@ -30,7 +38,7 @@ struct OpenLane {
     /// Pending by the last look and not known, in order.
     found: VecDeque<RowId>,
     /// Batches that were handed out and are not marked, each with its number in this stint.
-    out: VecDeque<(u64, Vec<RowId>)>,
+    out: VecDeque<(u64, Vec<TakenRow>)>,
     /// How many batches were handed out.
     handed: u64,
     /// The first of `found` cannot be a message: nothing is taken until another look.
@@ -62,7 +70,7 @@ impl Taken {
 
     fn forget(&mut self, lane: i32) {
         for row in self.lanes.remove(&lane).into_iter().flat_map(|lane| lane.out).flat_map(|(_, rows)| rows) {
-            self.known.remove(&row);
+            self.known.remove(&row.id);
         }
     }
 
@@ -129,7 +137,7 @@ impl Taken {
 
     /// The first so many that were found have been fetched: those that are still there are taken in these batches. Gives the
     /// numbers of the batches, or `None` if the lane was closed meanwhile.
-    pub(super) fn take(&mut self, asked: Asked, fetched: usize, batches: &[Vec<RowId>]) -> Option<Vec<u64>> {
+    pub(super) fn take(&mut self, asked: Asked, fetched: usize, batches: &[Vec<TakenRow>]) -> Option<Vec<u64>> {
         let lane = self.same_mut(asked)?;
         lane.found.drain(..fetched.min(lane.found.len()));
         let mut numbers = Vec::with_capacity(batches.len());
@@ -138,7 +146,7 @@ impl Taken {
             lane.out.push_back((lane.handed, rows.clone()));
             numbers.push(lane.handed);
         }
-        self.known.extend(batches.iter().flatten().cloned());
+        self.known.extend(batches.iter().flatten().map(|row| row.id.clone()));
         Some(numbers)
     }
 
@@ -155,7 +163,7 @@ impl Taken {
     }
 
     /// The lane's batches up to this one of this stint that are not marked yet.
-    pub(super) fn due(&self, grant: &Grant, stint: Stint, through: u64) -> Vec<(u64, Vec<RowId>)> {
+    pub(super) fn due(&self, grant: &Grant, stint: Stint, through: u64) -> Vec<(u64, Vec<TakenRow>)> {
         let out = self.of_stint(grant, stint).into_iter().flat_map(|lane| &lane.out);
         out.take_while(|(number, _)| *number <= through).cloned().collect()
     }
@@ -165,7 +173,7 @@ impl Taken {
         let lane = self.lanes.get_mut(&grant.lane.number);
         let Some(lane) = lane.filter(|lane| lane.grant == *grant && lane.stint == stint) else { return };
         while let Some((_, rows)) = lane.out.pop_front_if(|(number, _)| *number <= through) {
-            self.marked.extend(rows);
+            self.marked.extend(rows.into_iter().map(|row| row.id));
         }
     }
 
@@ -193,6 +201,10 @@ mod tests {
 
     fn rows(ids: &[&str]) -> Vec<RowId> {
         ids.iter().map(|id| row(id)).collect()
+    }
+
+    fn sent(ids: &[&str]) -> Vec<TakenRow> {
+        ids.iter().map(|id| TakenRow { id: row(id), version: Some(7) }).collect()
     }
 
     fn grant(lane: i32) -> Grant {
@@ -223,10 +235,10 @@ mod tests {
     fn what_is_taken_is_not_found_again_until_it_was_marked() {
         let (mut taken, asked) = taken();
         look(&mut taken, &asked, 0, &["a", "b"]);
-        assert_eq!(taken.take(asked[0], 2, &[rows(&["a"]), rows(&["b"])]), Some(vec![1, 2]));
+        assert_eq!(taken.take(asked[0], 2, &[sent(&["a"]), sent(&["b"])]), Some(vec![1, 2]));
         look(&mut taken, &asked, 0, &["a", "b", "c"]);
         assert_eq!(next(&taken, &asked), rows(&["c"]));
-        assert_eq!(taken.due(&grant(0), Stint(7), 1), [(1, rows(&["a"]))]);
+        assert_eq!(taken.due(&grant(0), Stint(7), 1), [(1, sent(&["a"]))]);
 
         // A look that began before the mark shows it, and one that begins after shows it only if it was set back.
         taken.look_begins();
@@ -235,27 +247,27 @@ mod tests {
         assert_eq!(next(&taken, &asked), []);
         look(&mut taken, &asked, 0, &["a", "b"]);
         assert_eq!(next(&taken, &asked), rows(&["a"]));
-        assert_eq!(taken.due(&grant(0), Stint(7), 9), [(2, rows(&["b"]))]);
+        assert_eq!(taken.due(&grant(0), Stint(7), 9), [(2, sent(&["b"]))]);
     }
 
     #[test]
     fn a_lane_that_was_closed_gets_its_rows_again() {
         let (mut taken, asked) = taken();
         look(&mut taken, &asked, 0, &["a"]);
-        taken.take(asked[0], 1, &[rows(&["a"])]);
+        taken.take(asked[0], 1, &[sent(&["a"])]);
         taken.close(&grant(0));
         taken.open(grant(0), Stint(8), Registration("r".into()));
         let again = taken.asked([&grant(0)]);
         look(&mut taken, &again, 0, &["a"]);
         assert_eq!(next(&taken, &again), rows(&["a"]));
         // What was asked for the earlier stint comes too late.
-        assert_eq!(taken.take(asked[0], 1, &[rows(&["a"])]), None);
+        assert_eq!(taken.take(asked[0], 1, &[sent(&["a"])]), None);
         // And so does a mark of it: what was handed out since is not marked by that.
         assert!(!taken.is_open(&grant(0), Stint(7)) && taken.is_open(&grant(0), Stint(8)));
-        taken.take(again[0], 1, &[rows(&["a"])]);
+        taken.take(again[0], 1, &[sent(&["a"])]);
         taken.marked(&grant(0), Stint(7), 1);
         assert_eq!(taken.due(&grant(0), Stint(7), 1), []);
-        assert_eq!(taken.due(&grant(0), Stint(8), 1), [(1, rows(&["a"]))]);
+        assert_eq!(taken.due(&grant(0), Stint(8), 1), [(1, sent(&["a"]))]);
     }
 
     #[test]
@@ -278,7 +290,7 @@ mod tests {
     fn rows_that_are_gone_are_not_known() {
         let (mut taken, asked) = taken();
         look(&mut taken, &asked, 1, &["a", "b", "c"]);
-        assert_eq!(taken.take(asked[1], 2, &[rows(&["b"])]), Some(vec![1]));
+        assert_eq!(taken.take(asked[1], 2, &[sent(&["b"])]), Some(vec![1]));
         assert_eq!(next(&taken, &asked), rows(&["c"]));
         assert_eq!(taken.known(), 1);
         look(&mut taken, &asked, 1, &["a", "b", "c"]);

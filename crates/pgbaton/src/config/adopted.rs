@@ -1,0 +1,45 @@
+//! The relay of a configuration that adopts a table: for `pgbaton adopt`, which looks at both ends of it.
+
+use crate::adopt::Configured;
+use crate::config::Config;
+use crate::connection::Database;
+use crate::error::{Error, Kind};
+use crate::source::SourceSpec;
+use crate::source::table::TableName;
+
+impl Config {
+    /// Reads and validates a text without a section `[database]`.
+    pub(crate) fn of_database(text: &str, database: Database) -> Result<Self, Error> {
+        Self::read(text, [], Some(database))
+    }
+
+    /// The relay that adopts this table: the one of this name, or the only one. `None` if there is none.
+    ///
+    /// # Errors
+    /// A name that another kind of relay has, or several relays and no name.
+    pub fn adopting(self, table: &TableName, relay: Option<&str>) -> Result<Option<Configured>, Error> {
+        let mut found = Vec::new();
+        for fields in self.relays {
+            let (Some(name), Some(sink)) = (fields.name, fields.sink) else { continue };
+            let asked = relay == Some(name.as_str());
+            match fields.source {
+                SourceSpec::Table(spec) if spec.table == *table && (asked || relay.is_none()) => {
+                    let file = sink.path().map(ToOwned::to_owned);
+                    found.push(Configured { name, spec, sink: Some(sink.build()), file });
+                }
+                _ if asked => {
+                    return Err(Error::new(
+                        Kind::Config,
+                        format!("relay {name} of the configuration does not adopt {table}"),
+                    ));
+                }
+                _ => {}
+            }
+        }
+        if found.len() > 1 {
+            return Err(Error::new(Kind::Config, format!("several relays of the configuration adopt {table}"))
+                .hint("Name one with --relay; only one of them can run"));
+        }
+        Ok(found.pop())
+    }
+}

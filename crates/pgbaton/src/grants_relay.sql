@@ -1,0 +1,12 @@
+grant usage on schema pgbaton to {relay};
+grant execute on function pgbaton.incarnation(), pgbaton.segments_above(bigint), pgbaton.segment_at(timestamptz),
+  pgbaton.lane_lock(text, integer), pgbaton.relays_lock(), pgbaton.needs(smallint), pgbaton.empty_segment(smallint) to {relay};
+grant select on all tables in schema pgbaton to {relay};
+grant select on all sequences in schema pgbaton to {relay};
+grant insert on pgbaton.relay, pgbaton.lane, pgbaton.replica, pgbaton.position to {relay};
+grant update (lanes) on pgbaton.relay to {relay};
+grant update (owner, epoch, lanes) on pgbaton.lane to {relay};
+grant update (beat, relays), delete on pgbaton.replica to {relay};
+grant update (timeline) on pgbaton.home to {relay};
+grant update (leaf) on pgbaton.position_leaf to {relay};
+grant truncate on pgbaton.position_0, pgbaton.position_1 to {relay};

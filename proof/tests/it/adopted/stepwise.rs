@@ -1,0 +1,312 @@
+//! An adopted table read and marked step by step, with changes by others in between.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pgbaton::Database;
+use pgbaton::config::Config;
+use pgbaton::lane::{Grant, Lane, ReplicaId};
+use pgbaton::metrics::Metrics;
+use pgbaton::position::Incarnation;
+use pgbaton::source::table::{TableSource, TableSpec};
+use pgbaton::source::{Acknowledged, Bookmark, Budget, Dealt, Opaque, Opened, Read, Room, Source, SourceSpec};
+use proof::fixture::Fixture;
+use proof::on_each_version;
+use uuid::Uuid;
+
+use super::{Adopted, SOURCE};
+use crate::crash::{forgetful_cluster, stop_the_logs_writer};
+use crate::hand::{SOON, relay, sql, until};
+
+on_each_version!(
+    nothing_is_marked_under_another_epoch,
+    nothing_is_marked_for_another_owner,
+    nothing_is_marked_in_another_incarnation,
+    a_batch_that_was_marked_before_is_not_marked_again,
+    rows_that_are_known_are_not_read_twice,
+    what_is_fetched_is_pending_and_of_its_lane_by_then,
+    what_the_sink_holds_is_marked_on_opening,
+    what_was_read_is_kept_by_recovery,
+);
+
+/// How the table of [`SOURCE`] is adopted, as the configuration says.
+pub fn spec_of(source: &str) -> TableSpec {
+    let text =
+        format!("[database]\ndsn = \"host=127.0.0.1\"\n[relays.orders]\nsink = {{ type = \"discard\" }}\n{source}");
+    let replica = Config::parse(&text, []).unwrap().into_replica().unwrap();
+    let SourceSpec::Table(spec) = &replica.relays[0].source else { panic!("it adopts a table") };
+    TableSpec::clone(spec)
+}
+
+/// The relay's statements for the table of [`SOURCE`] in this database.
+pub async fn statements(adopted: &Adopted) -> Vec<(&'static str, String)> {
+    let database = Database::new(adopted.fixture.relay_dsn(), SOON).unwrap();
+    let (replica, spec) = (ReplicaId(Uuid::now_v7()), spec_of(SOURCE));
+    let source = TableSource::new(relay(), replica, spec, &database, Arc::default(), Arc::default());
+    source.check().await.unwrap();
+    source.statements_by_name()
+}
+
+/// A replica that reads and marks when it is told to.
+pub struct Steps<'a> {
+    adopted: &'a Adopted,
+    pub source: TableSource,
+    pub metrics: Arc<Metrics>,
+    id: ReplicaId,
+    here: Incarnation,
+    lanes: i32,
+    held: BTreeMap<i32, Held>,
+    /// The topics of all that was read.
+    pub got: Vec<String>,
+}
+
+struct Held {
+    grant: Grant,
+    batch: i64,
+    next: Option<Bookmark>,
+}
+
+impl<'a> Steps<'a> {
+    /// The relay is registered, and the table checked.
+    pub async fn new(adopted: &'a Adopted, lanes: i32) -> Steps<'a> {
+        let spec = spec_of(SOURCE);
+        let (table, definition) = (spec.table.to_string(), spec.definition().to_string());
+        let register = sql("register")
+            .replace("$1::text", "'orders'")
+            .replace("$2::integer", &lanes.to_string())
+            .replace("$3::boolean", "false")
+            .replace("$4::text", &format!("'{table}'::text"))
+            .replace("$5::text", &format!("'{}'::text", definition.replace('\'', "''")));
+        adopted.execute(&register).await;
+        Steps::another(adopted, lanes).await
+    }
+
+    /// One more replica of the same relay.
+    pub async fn another(adopted: &'a Adopted, lanes: i32) -> Steps<'a> {
+        let id = ReplicaId(Uuid::now_v7());
+        let join = "insert into pgbaton.replica (id, name, version, relays, ttl_ms) values ($1, 'stepwise', 'test', '{orders}', 5000)";
+        adopted.admin.execute(join, &[&id.0]).await.unwrap();
+        let here = adopted.admin.query_one("select pgbaton.incarnation()", &[]).await.unwrap();
+        let here = here.get::<_, &str>(0).parse().unwrap();
+        let database = Database::new(adopted.fixture.relay_dsn(), SOON).unwrap();
+        let metrics = Arc::new(Metrics::default());
+        let source = TableSource::new(relay(), id, spec_of(SOURCE), &database, Arc::default(), Arc::clone(&metrics));
+        source.check().await.unwrap();
+        Steps { adopted, source, metrics, id, here, lanes, held: BTreeMap::new(), got: Vec::new() }
+    }
+
+    /// Gives this replica a lane, as a claim would.
+    async fn give(&self, lane: i32) -> Grant {
+        let give = "update pgbaton.lane set owner = $1, epoch = epoch + 1 where relay = 'orders' and lane = $2 returning epoch";
+        let epoch = self.adopted.admin.query_one(give, &[&self.id.0, &lane]).await.unwrap().get(0);
+        Grant { lane: Lane { relay: relay(), number: lane, of: self.lanes }, epoch: pgbaton::lane::Epoch(epoch) }
+    }
+
+    pub async fn open(&mut self, lane: i32, holds: Option<&Opaque>) -> Opened {
+        let grant = self.give(lane).await;
+        let (_, opened) = self.source.open(&grant, &self.here, holds).await.unwrap();
+        let (Opened::Ours { batch }
+        | Opened::Settled { batch }
+        | Opened::Announced { batch }
+        | Opened::SinkLost { batch, .. }) = opened;
+        self.held.insert(lane, Held { grant, batch, next: None });
+        opened
+    }
+
+    /// One call of `read`, with batches of at most so many.
+    pub async fn read(&mut self, batch_messages: usize) -> Read {
+        let rooms: Vec<Room> =
+            self.held.values().map(|held| Room { grant: held.grant.clone(), room: true, idle_since: None }).collect();
+        let budget = Budget { bytes: 8 << 20, one_more: true, batch_messages, batch_bytes: 1 << 20 };
+        let read = self.source.read(&rooms, &budget).await.unwrap();
+        for batch in &read.batches {
+            let held = self.held.get_mut(&batch.grant.lane.number).unwrap();
+            self.got.extend(batch.messages.iter().map(|message| message.topic.to_owned()));
+            held.batch += 1;
+            held.next = Some(batch.next.clone());
+        }
+        read
+    }
+
+    /// Reads until so many messages have come in all.
+    pub async fn read_until(&mut self, count: usize) {
+        until(&format!("{count} messages are read"), async || {
+            self.read(1_000).await;
+            self.got.len() >= count
+        })
+        .await;
+    }
+
+    /// How far a lane is, as it would be acknowledged.
+    fn dealt(&self, lane: i32) -> Dealt {
+        let held = &self.held[&lane];
+        Dealt { grant: held.grant.clone(), batch: held.batch, next: held.next.clone().expect("nothing was read") }
+    }
+
+    pub async fn acknowledge(&self, lane: i32) -> Acknowledged {
+        self.source.acknowledge(&[self.dealt(lane)]).await.unwrap().remove(0)
+    }
+
+    async fn positions(&self) -> i64 {
+        self.adopted.count("pgbaton.position where relay = 'orders' and batch > 0").await
+    }
+}
+
+/// Rows of one key, each with a topic of its own.
+async fn insert(adopted: &Adopted, key: &str, count: i32) {
+    let sql = r#"insert into app."Outbox" (site_id, topic, payload)
+                 select $1, $1 || ' ' || n, '{}' from generate_series(1, $2::integer) n"#;
+    adopted.admin.execute(sql, &[&key, &count]).await.unwrap();
+}
+
+/// Three rows, read and not marked.
+async fn three_rows_read(adopted: &Adopted) -> Steps<'_> {
+    let mut steps = Steps::new(adopted, 1).await;
+    insert(adopted, "a", 3).await;
+    steps.open(0, None).await;
+    steps.read_until(3).await;
+    steps
+}
+
+async fn nothing_is_marked(steps: &Steps<'_>) {
+    assert_eq!((steps.adopted.pending().await, steps.positions().await), (3, 0));
+}
+
+/// The lane went to another replica and came back.
+async fn nothing_is_marked_under_another_epoch(major: u32) {
+    let adopted = Adopted::new(major).await;
+    let steps = three_rows_read(&adopted).await;
+    steps.give(0).await;
+    let answer = steps.acknowledge(0).await;
+    assert!(matches!(&answer, Acknowledged::LaneLost(..)), "{answer:?}");
+    nothing_is_marked(&steps).await;
+}
+
+/// With the same epoch, as only a mistake would have it.
+async fn nothing_is_marked_for_another_owner(major: u32) {
+    let adopted = Adopted::new(major).await;
+    let steps = three_rows_read(&adopted).await;
+    let other = Steps::another(&adopted, 1).await;
+    adopted.admin.execute("update pgbaton.lane set owner = $1", &[&other.id.0]).await.unwrap();
+    let answer = steps.acknowledge(0).await;
+    assert!(matches!(&answer, Acknowledged::LaneLost(..)), "{answer:?}");
+    nothing_is_marked(&steps).await;
+}
+
+/// What was read before a fail-over is not marked after it: the ids may belong to other rows.
+async fn nothing_is_marked_in_another_incarnation(major: u32) {
+    let adopted = Adopted::new(major).await;
+    let steps = three_rows_read(&adopted).await;
+    let mut dealt = steps.dealt(0);
+    dealt.next.incarnation.timeline += 1;
+    assert!(steps.source.acknowledge(&[dealt]).await.is_err());
+    nothing_is_marked(&steps).await;
+}
+
+/// The answer to a mark was lost, and the user has set the rows back since: they are not marked a second time, but sent again.
+async fn a_batch_that_was_marked_before_is_not_marked_again(major: u32) {
+    let adopted = Adopted::new(major).await;
+    let mut steps = three_rows_read(&adopted).await;
+    let epoch = steps.held[&0].grant.epoch.0;
+    let lost = "insert into pgbaton.position (leaf, relay, lane, epoch, seq, batch)
+                select p.leaf, 'orders', 0, $1, 0, $2 from pgbaton.position_leaf p";
+    adopted.admin.execute(lost, &[&epoch, &steps.held[&0].batch]).await.unwrap();
+    let answer = steps.acknowledge(0).await;
+    assert!(matches!(&answer, Acknowledged::Written(_)), "{answer:?}");
+    assert_eq!((adopted.pending().await, steps.positions().await), (3, 1));
+    steps.read_until(6).await;
+    let answer = steps.acknowledge(0).await;
+    assert!(matches!(&answer, Acknowledged::Written(_)), "{answer:?}");
+    assert_eq!(adopted.pending().await, 0);
+}
+
+/// A look finds all that is pending, also what was handed out and is not marked.
+async fn rows_that_are_known_are_not_read_twice(major: u32) {
+    let adopted = Adopted::new(major).await;
+    let mut steps = three_rows_read(&adopted).await;
+    insert(&adopted, "b", 2).await;
+    steps.read_until(5).await;
+    insert(&adopted, "c", 1).await;
+    steps.read_until(6).await;
+    steps.got.sort();
+    assert_eq!(steps.got, ["a 1", "a 2", "a 3", "b 1", "b 2", "c 1"]);
+    let answer = steps.acknowledge(0).await;
+    assert!(matches!(&answer, Acknowledged::Written(_)), "{answer:?}");
+    assert_eq!(adopted.pending().await, 0);
+}
+
+/// Between the look that found a row and the fetch, it was marked by another, or has got another key.
+async fn what_is_fetched_is_pending_and_of_its_lane_by_then(major: u32) {
+    let adopted = Adopted::new(major).await;
+    let mut steps = Steps::new(&adopted, 2).await;
+    let of_lane = "select 'key ' || n from generate_series(1, 100) n
+                   where hashtextextended(('key ' || n) collate \"C\", 0) & 1 = $1::bigint limit 1";
+    let key = async |lane: i64| adopted.admin.query_one(of_lane, &[&lane]).await.unwrap().get::<_, String>(0);
+    let (mine, other) = (key(0).await, key(1).await);
+    insert(&adopted, &mine, 6).await;
+    steps.open(0, None).await;
+    until("the first two are read", async || {
+        steps.read(2).await;
+        steps.got.len() >= 2
+    })
+    .await;
+    let topics: Vec<String> = (1..=6).map(|n| format!("{mine} {n}")).collect();
+    assert_eq!(steps.got, topics[..2], "the others were found, but not fetched");
+    let change = format!(
+        r#"update app."Outbox" set published_at = now() where topic = '{}';
+           update app."Outbox" set site_id = '{other}' where topic = '{}'"#,
+        topics[2], topics[3]
+    );
+    adopted.execute(&change).await;
+    steps.read_until(4).await;
+    assert_eq!(steps.got, [0, 1, 4, 5].map(|n: usize| topics[n].clone()));
+    // By whoever has that lane.
+    steps.open(1, None).await;
+    steps.read_until(5).await;
+    assert_eq!(steps.got[4], topics[3]);
+}
+
+/// The mark was lost with its replica, and the sink tells what it has.
+async fn what_the_sink_holds_is_marked_on_opening(major: u32) {
+    let adopted = Adopted::new(major).await;
+    let mut steps = three_rows_read(&adopted).await;
+    let dealt = steps.dealt(0);
+    let holds = Opaque::new(dealt.batch, &dealt.next);
+    insert(&adopted, "b", 1).await;
+    let mut next = Steps::another(&adopted, 1).await;
+    assert_eq!(next.open(0, Some(&holds)).await, Opened::Settled { batch: dealt.batch });
+    assert_eq!((adopted.pending().await, next.positions().await), (1, 1));
+    next.read_until(1).await;
+    assert_eq!(next.got, ["b 1"]);
+    // Whoever had it before comes too late.
+    let answer = steps.acknowledge(0).await;
+    assert!(matches!(&answer, Acknowledged::LaneLost(..)), "{answer:?}");
+    steps.read(10).await;
+    // What its user has set back since is not marked by whoever opens the lane again.
+    let set_back = r#"update app."Outbox" set published_at = null where topic = 'a 1'"#;
+    adopted.execute(set_back).await;
+    let mut third = Steps::another(&adopted, 1).await;
+    assert_eq!(third.open(0, Some(&holds)).await, Opened::Ours { batch: dealt.batch });
+    third.read_until(2).await;
+    assert_eq!(third.got, ["a 1", "b 1"]);
+}
+
+/// Rows whose writers did not wait for the disk are read only once they are there: a crash would give their numbers to others.
+async fn what_was_read_is_kept_by_recovery(major: u32) {
+    let mut cluster = forgetful_cluster(major).await;
+    let adopted = Adopted::of(Fixture::on(&cluster).await.unwrap()).await;
+    let mut steps = Steps::new(&adopted, 1).await;
+    steps.open(0, None).await;
+    adopted.execute("checkpoint").await;
+    stop_the_logs_writer(&adopted.admin).await;
+    adopted.execute("set synchronous_commit = off").await;
+    insert(&adopted, "read", 3).await;
+    steps.read_until(3).await;
+    insert(&adopted, "not read", 3).await;
+    cluster.stop_immediate().await.unwrap();
+    cluster.start_again().await.unwrap();
+    let admin = adopted.fixture.admin().await.unwrap();
+    let kept: Vec<String> =
+        admin.query(r#"select topic from app."Outbox""#, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    assert!(steps.got.iter().all(|topic| kept.contains(topic)), "{:?} was read, {kept:?} was kept", steps.got);
+}
