@@ -4,7 +4,7 @@
 // `cfg(test)` (see clippy.toml).
 #[cfg(test)]
 mod adopted;
-
+#[cfg(test)]
 mod boundaries;
 #[cfg(test)]
 mod cli;
