@@ -118,24 +118,24 @@ begin
     return null;
   end if;
   execute format('select o.id, o.created_at from %s o order by o.id desc limit 1', leaf) into greatest_id, newest;
-  if not exists (select from pgbaton.relay) then
+  if not exists (select from pgbaton.relay r where r.adopted is null) then
     return 'no relay is registered';
   end if;
   -- A lane of n covers the n-th part of all hashes, and together they have to cover all; any n divides 2^20.
   for lane in
     select r.name from pgbaton.relay r
-    where (select sum((1 << 20) / l.lanes) from pgbaton.lane l where l.relay = r.name) is distinct from 1 << 20
+    where r.adopted is null and (select sum((1 << 20) / l.lanes) from pgbaton.lane l where l.relay = r.name) is distinct from 1 << 20
   loop
     return format('relay %s, which lacks lanes', lane.name);
   end loop;
   -- Of all transactions that some lane's S or T saw running, those that are in this segment.
   select array_agg(distinct x.xid) into running
-    from pgbaton.newest n cross join lateral (
+    from pgbaton.in_outbox n cross join lateral (
       select pg_snapshot_xip(n.consumed) union all select pg_snapshot_xip(n.target)) x(xid)
     where x.xid <= greatest_xid;
   execute format('select array_agg(x.xid) from unnest($1) x(xid) where exists (select from %s o where o.xid = x.xid)', leaf)
     into running using running;
-  select n.relay, n.lane into lane from pgbaton.newest n
+  select n.relay, n.lane into lane from pgbaton.in_outbox n
     where ((greatest_xid < pg_snapshot_xmax(n.consumed)
             and not exists (select from pg_snapshot_xip(n.consumed) x(xid) where x.xid = any(running)))
            or (greatest_id <= n.last and greatest_xid < pg_snapshot_xmax(n.target)
@@ -180,7 +180,7 @@ begin
   end loop;
   -- Everything that S sees lies at or below the ceiling: what was inserted since a restore bears small transaction ids.
   with lane as materialized (
-    select n.lane, n.lanes, n.consumed, n.target, n.last, coalesce(n.ceiling, n.last) as ceiling from pgbaton.newest n
+    select n.lane, n.lanes, n.consumed, n.target, n.last, coalesce(n.ceiling, n.last) as ceiling from pgbaton.in_outbox n
   ), due as materialized (
     select o.id from pgbaton.outbox o cross join (select distinct l.lanes from lane l) of
       join lane l on l.lanes = of.lanes and l.lane = (o.hash & (of.lanes - 1))::integer
@@ -203,11 +203,18 @@ begin
   select coalesce(jsonb_object_agg(n.relay || ' ' || n.lane, n.batch), '{}') into batches from pgbaton.newest n;
   delete from pgbaton.replica;
   update pgbaton.lane set owner = null, epoch = epoch + 1;
-  update pgbaton.relay set registration = gen_random_uuid(), registered_by = pg_current_xact_id();
+  -- A table that was restored is another one, by the same name. Looked for in the catalogue: `to_regclass` asks for rights on
+  -- its schema, which the owner of this one need not have.
+  update pgbaton.relay r set registration = gen_random_uuid(), registered_by = pg_current_xact_id(),
+    adopted = coalesce((
+      select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace
+      where format('"%s"."%s"', replace(n.nspname, '"', '""'), replace(c.relname, '"', '""')) = r.definition ->> 'table'), r.adopted);
   delete from pgbaton.position;
   insert into pgbaton.position (leaf, relay, lane, epoch, seq, batch, consumed, floor, last)
-    select f.leaf, l.relay, l.lane, l.epoch, 0, coalesce((batches ->> (l.relay || ' ' || l.lane))::bigint, 0), s, 0, number
-    from pgbaton.lane l, pgbaton.position_leaf f;
+    select f.leaf, l.relay, l.lane, l.epoch, 0, coalesce((batches ->> (l.relay || ' ' || l.lane))::bigint, 0),
+           case when r.adopted is null then s end, case when r.adopted is null then 0 end,
+           case when r.adopted is null then number end
+    from pgbaton.lane l join pgbaton.relay r on r.name = l.relay, pgbaton.position_leaf f;
   update pgbaton.segment
     set emptied_at = null, emptied_by = null, emptied_least = null, emptied_xid = null, emptied_id = null;
   update pgbaton.home h set system_identifier = c.system_identifier, database = d.oid, outbox = 'pgbaton.outbox'::regclass,
@@ -395,12 +402,6 @@ CREATE TABLE pgbaton.lane (
 )
 WITH (fillfactor='50');
 
-CREATE TABLE pgbaton.migration (
-    version integer NOT NULL,
-    name text NOT NULL,
-    applied_at timestamp with time zone DEFAULT now() NOT NULL
-);
-
 CREATE TABLE pgbaton."position" (
     leaf smallint NOT NULL,
     relay text NOT NULL,
@@ -408,16 +409,17 @@ CREATE TABLE pgbaton."position" (
     epoch bigint NOT NULL,
     seq bigint NOT NULL,
     batch bigint NOT NULL,
-    consumed pg_snapshot NOT NULL,
-    floor bigint NOT NULL,
+    consumed pg_snapshot,
+    floor bigint,
     target pg_snapshot,
     ceiling bigint,
-    last bigint NOT NULL,
+    last bigint,
     l bigint,
     x xid8,
     set_back boolean DEFAULT false NOT NULL,
     written_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT position_check CHECK (((target IS NULL) = (ceiling IS NULL)))
+    CONSTRAINT position_check CHECK (((target IS NULL) = (ceiling IS NULL))),
+    CONSTRAINT position_check1 CHECK ((num_nulls(consumed, floor, last) = ANY (ARRAY[0, 3])))
 )
 PARTITION BY LIST (leaf);
 
@@ -473,6 +475,46 @@ CREATE VIEW pgbaton.newest AS
           ORDER BY m.epoch DESC, m.seq DESC
          LIMIT 1) n ON (true));
 
+CREATE TABLE pgbaton.relay (
+    name text NOT NULL,
+    lanes integer NOT NULL,
+    registration uuid DEFAULT gen_random_uuid() NOT NULL,
+    registered_at timestamp with time zone DEFAULT now() NOT NULL,
+    registered_by xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    adopted oid,
+    definition jsonb,
+    CONSTRAINT relay_check CHECK (((adopted IS NULL) = (definition IS NULL))),
+    CONSTRAINT relay_lanes_check CHECK (((lanes > 0) AND ((lanes & (lanes - 1)) = 0)))
+)
+WITH (fillfactor='50');
+
+CREATE VIEW pgbaton.in_outbox AS
+ SELECT n.relay,
+    n.lane,
+    n.lanes,
+    n.owner,
+    n.lane_epoch,
+    n.epoch,
+    n.seq,
+    n.batch,
+    n.consumed,
+    n.floor,
+    n.target,
+    n.ceiling,
+    n.last,
+    n.l,
+    n.x,
+    n.written_at
+   FROM (pgbaton.newest n
+     JOIN pgbaton.relay r ON ((r.name = n.relay)))
+  WHERE (r.adopted IS NULL);
+
+CREATE TABLE pgbaton.migration (
+    version integer NOT NULL,
+    name text NOT NULL,
+    applied_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
 CREATE TABLE pgbaton.outbox_0 (
     xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
     id bigint NOT NULL,
@@ -508,16 +550,17 @@ CREATE TABLE pgbaton.position_0 (
     epoch bigint NOT NULL,
     seq bigint NOT NULL,
     batch bigint NOT NULL,
-    consumed pg_snapshot NOT NULL,
-    floor bigint NOT NULL,
+    consumed pg_snapshot,
+    floor bigint,
     target pg_snapshot,
     ceiling bigint,
-    last bigint NOT NULL,
+    last bigint,
     l bigint,
     x xid8,
     set_back boolean DEFAULT false NOT NULL,
     written_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT position_check CHECK (((target IS NULL) = (ceiling IS NULL)))
+    CONSTRAINT position_check CHECK (((target IS NULL) = (ceiling IS NULL))),
+    CONSTRAINT position_check1 CHECK ((num_nulls(consumed, floor, last) = ANY (ARRAY[0, 3])))
 );
 
 CREATE TABLE pgbaton.position_leaf (
@@ -527,16 +570,6 @@ CREATE TABLE pgbaton.position_leaf (
     CONSTRAINT position_leaf_only_row_check CHECK (only_row)
 )
 WITH (fillfactor='20');
-
-CREATE TABLE pgbaton.relay (
-    name text NOT NULL,
-    lanes integer NOT NULL,
-    registration uuid DEFAULT gen_random_uuid() NOT NULL,
-    registered_at timestamp with time zone DEFAULT now() NOT NULL,
-    registered_by xid8 DEFAULT pg_current_xact_id() NOT NULL,
-    CONSTRAINT relay_lanes_check CHECK (((lanes > 0) AND ((lanes & (lanes - 1)) = 0)))
-)
-WITH (fillfactor='50');
 
 CREATE TABLE pgbaton.replica (
     id uuid NOT NULL,
@@ -573,6 +606,9 @@ ALTER TABLE ONLY pgbaton.migration
 
 ALTER TABLE ONLY pgbaton.position_leaf
     ADD CONSTRAINT position_leaf_pkey PRIMARY KEY (only_row);
+
+ALTER TABLE ONLY pgbaton.relay
+    ADD CONSTRAINT relay_adopted_key UNIQUE (adopted);
 
 ALTER TABLE ONLY pgbaton.relay
     ADD CONSTRAINT relay_pkey PRIMARY KEY (name);

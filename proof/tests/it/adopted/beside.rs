@@ -13,7 +13,8 @@ use crate::segments::{aside, count, insert_into, why};
 on_each_version!(
     an_adopted_relay_keeps_no_segment,
     an_adopted_relay_alone_empties_none,
-    both_are_shown_and_dropped,
+    both_are_shown,
+    it_is_dropped,
     both_are_rebased,
     a_table_that_was_made_anew_is_refused,
 );
@@ -78,7 +79,7 @@ async fn an_adopted_relay_alone_empties_none(major: u32) {
     end(replica).await;
 }
 
-async fn both_are_shown_and_dropped(major: u32) {
+async fn both_are_shown(major: u32) {
     let adopted = with_inbox(major).await;
     adopted.insert(10).await;
     let replica = adopted.run_relays("r1", &["orders", "native"]).await;
@@ -104,11 +105,19 @@ async fn both_are_shown_and_dropped(major: u32) {
         assert!(plain.status.success(), "{command:?}: {plain:?}");
     }
     end(replica).await;
+}
+
+/// It loses nothing, and repeats nothing: the rows say what is pending. The table is free for another relay as well.
+async fn it_is_dropped(major: u32) {
+    let adopted = with_inbox(major).await;
+    adopted.insert(10).await;
+    let replica = adopted.run_relays("r1", &["orders"]).await;
+    adopted.all_marked().await;
+    end(replica).await;
     let drop = ["relays", "drop", "orders", "--yes", "--dsn", adopted.fixture.migrate_dsn()];
     let dropped = ask(&adopted.fixture, &drop).await;
     assert!(dropped.status.success(), "{dropped:?}");
     assert_eq!(adopted.count("pgbaton.lane where relay = 'orders'").await, 0);
-    // It loses nothing, and repeats nothing: the rows say what is pending. The table is free for another relay as well.
     adopted.insert(5).await;
     let other = adopted.relays(&["orders"]).replace("orders]", "audit]").replace("orders.source", "audit.source");
     let replica = adopted.fixture.run("r2", &other).unwrap();

@@ -48,7 +48,7 @@ const TYPES: [(&str, &str, &str); 12] = [
     ("short", "varchar(40)", "'n ' || n"),
     ("padded", "character(12)", "'c' || n"),
     ("exact", "numeric(12,3)", "n / 7.0"),
-    ("colour", "app.colour", "('c' || n)::app.colour"),
+    ("colour", "app.hue", "('c' || n)::app.hue"),
     ("domain", "app.number", "n"),
     ("moment", "timestamptz", "'2024-03-31T00:00:00.000001Z'::timestamptz + n * interval '30 min'"),
     ("day", "date", "'2024-02-20'::date + n"),
@@ -56,7 +56,7 @@ const TYPES: [(&str, &str, &str); 12] = [
 
 /// Sessions with settings of their own change nothing of what an id is.
 async fn ids_of_each_type(major: u32) {
-    let mut ddl = "create domain app.number as bigint; create type app.colour as enum (".to_owned();
+    let mut ddl = "create domain app.number as bigint; create type app.hue as enum (".to_owned();
     ddl.push_str(&(1..=20).map(|n| format!("'c{n}'")).collect::<Vec<_>>().join(", "));
     ddl.push_str(");");
     for (name, of, value) in TYPES {
