@@ -213,7 +213,7 @@ impl TableSource {
         let (pieces, over): (Vec<&Piece>, Vec<&Piece>) = pieces.iter().partition(|piece| self.goes_on(piece));
         let over = over.iter().map(|piece| piece.grant.lane.number).collect();
         if pieces.is_empty() {
-            return Ok(Marked::But { lost: Vec::new(), over });
+            return Ok(Marked::But { lost: Vec::new(), over, changed: Vec::new() });
         }
         let connection = slot.take().await?.waiting(self.marking.now());
         let began = clock::now();
