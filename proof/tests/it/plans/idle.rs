@@ -26,10 +26,20 @@ poll_idle = "10ms"
 on_each_version!(an_idle_relay_touches_no_table, an_idle_relay_looks_up_little_when_others_commit);
 
 async fn an_idle_relay_touches_no_table(major: u32) {
+    /// How far behind the relay is gets measured every five seconds, which reads the sequence: not in each of these.
+    const TRIES: usize = 5;
     let quiet = Quiet::start(major, 5_000).await;
-    let (before, transactions) = (quiet.touched().await, quiet.transactions().await);
-    quiet.until("300 transactions later", async |quiet| quiet.transactions().await >= transactions + 300).await;
-    assert_eq!(quiet.touched().await, before, "index scans, whole scans, rows, pages of the sequence");
+    let mut touched = Vec::new();
+    for _ in 0..TRIES {
+        let (before, transactions) = (quiet.touched().await, quiet.transactions().await);
+        quiet.until("200 transactions later", async |quiet| quiet.transactions().await >= transactions + 200).await;
+        let after = quiet.touched().await;
+        if after == before {
+            return;
+        }
+        touched.push((before, after));
+    }
+    panic!("index scans, whole scans, rows, pages of the sequence: {touched:?}");
 }
 
 async fn an_idle_relay_looks_up_little_when_others_commit(major: u32) {
