@@ -137,8 +137,10 @@ impl Plan {
 /// slow machine.
 fn drains(sink: SinkKind, messages: u64) -> Duration {
     let a_second = match sink {
-        _ if cfg!(debug_assertions) => 400,
+        // Seen at 200, where builds ran beside it.
+        SinkKind::Http if cfg!(debug_assertions) => 100,
         SinkKind::Http => 750,
+        SinkKind::Postgres | SinkKind::File if cfg!(debug_assertions) => 400,
         SinkKind::Postgres | SinkKind::File => 2_000,
     };
     Duration::from_secs(30 + messages / a_second)

@@ -132,11 +132,10 @@ impl Summary {
                 "    {kind:<26} {done:>12}   at most {:.1} s",
                 Duration::from_millis(*longest_ms).as_secs_f64()
             );
-            let _ = match (not_then, failed) {
-                (0, 0) => writeln!(text),
-                (_, 0) => writeln!(text, ", {not_then} times it could not be done then"),
-                _ => writeln!(text, ", {not_then} times it could not be done then, {failed} failed"),
-            };
+            for (times, what) in [(not_then, "times it could not be done then"), (failed, "failed")] {
+                let _ = if *times > 0 { write!(text, ", {times} {what}") } else { Ok(()) };
+            }
+            text.push('\n');
         }
         for (point, done) in &self.at_points {
             let _ = writeln!(text, "    {point:<36} {done:>2}");
