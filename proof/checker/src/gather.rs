@@ -120,7 +120,11 @@ impl Facts {
                 let how = if settled { Ended::Settled } else { Ended::Unsettled };
                 self.ending(t, line, (&replica, how), grants);
             }
-            Event::Dropped { replica, grants, .. } => self.ending(t, line, (&replica, Ended::Dropped), grants),
+            Event::Dropped { replica, grants, why } => {
+                // Older histories tell in this way of what is given back undrained.
+                let how = if why == "it is given back as it is" { Ended::Unsettled } else { Ended::Dropped };
+                self.ending(t, line, (&replica, how), grants);
+            }
             Event::Reopened { replica, grant, .. } => {
                 let (replica, grant) = (self.replica(&replica), self.grant(grant));
                 self.reopenings.push(Reopening { replica, grant, t });

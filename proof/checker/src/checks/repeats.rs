@@ -204,18 +204,19 @@ impl<'a> Reasons<'a> {
         let grants = &self.case.facts.grants;
         let Some(lost) = at(grants, owned.grant) else { return false };
         let takes = |grant: &Grant| grant.epoch > lost.epoch && related(grant, lost);
-        let mut before = self.case.ownerships.iter().take_while(|other| other.from <= owned.stopped);
-        before.any(|other| at(grants, other.grant).is_some_and(takes))
+        let meanwhile = |other: &&Ownership| owned.from < other.from && other.from <= owned.stopped;
+        let mut others = self.case.ownerships.iter().filter(meanwhile);
+        others.any(|other| at(grants, other.grant).is_some_and(takes))
     }
 
-    /// Whether a lane that was given back undrained could not be drained: it was not known what the sink has, or nothing of it
-    /// was begun any more for as long as draining may take.
+    /// Whether a lane that was given back undrained could not be drained: it was not known what the sink has, or no call was begun
+    /// any more for as long as draining may take. A call that was cut off then says nothing: whoever never drains has such, too.
     fn may_be_unsettled(&self, earlier: &Publish, to: Nanos) -> bool {
         let drain = self.case.facts.run().map_or(0, |run| run.drain_ms.saturating_mul(1_000_000));
-        let begun = self.last_call(earlier, to).map_or(earlier.t, |last| last.t);
-        self.unsure_since(earlier).is_some_and(|t| t <= to)
+        let waited = |last: &Publish| to.saturating_sub(last.t).saturating_add(TOLD_WITHIN) >= drain;
+        self.first_answer(earlier, |answer| !matches!(answer, Answer::Letters | Answer::Cut)).is_some_and(|t| t <= to)
             || self.is_unfinished(earlier, to)
-            || to.saturating_sub(begun).saturating_add(TOLD_WITHIN) >= drain
+            || self.last_call(earlier, to).is_none_or(waited)
     }
 
     /// Who had the lane when a call began.
@@ -226,7 +227,7 @@ impl<'a> Reasons<'a> {
 
     /// Whether the lane was read anew since a call, after one of its calls had an answer that does not say what the sink has.
     fn reopened_between(&self, earlier: &Publish, to: Nanos) -> bool {
-        let Some(unsure) = self.unsure_since(earlier) else { return false };
+        let Some(unsure) = self.first_answer(earlier, |answer| answer != Answer::Letters) else { return false };
         let reopened = self.reopened.get(&(earlier.replica, earlier.grant));
         reopened.is_some_and(|reopened| reopened.iter().any(|t| unsure <= *t && *t <= to))
     }
@@ -235,12 +236,11 @@ impl<'a> Reasons<'a> {
         self.calls.get(&(publish.replica, publish.grant)).map_or(&[][..], Vec::as_slice)
     }
 
-    /// When the lane's first call from this one on had an answer that does not say what the sink has.
-    fn unsure_since(&self, earlier: &Publish) -> Option<Nanos> {
+    /// When the lane's first call from this one on that has such an answer got it.
+    fn first_answer(&self, earlier: &Publish, is: impl Fn(Answer) -> bool) -> Option<Nanos> {
         let calls = self.calls_of(earlier);
         let from = calls.partition_point(|call| call.t < earlier.t);
-        let unsure = calls.iter().skip(from).find(|call| call.answer != Answer::Letters)?;
-        unsure.answered.map(|(t, _)| t)
+        calls.iter().skip(from).find(|call| is(call.answer))?.answered.map(|(t, _)| t)
     }
 
     /// The last call of the lane that was begun until then.
@@ -261,6 +261,7 @@ impl<'a> Reasons<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::Event;
     use crate::story::{SECOND, Story, grant};
 
     fn ours(epoch: i64) -> [Grant; 1] {
@@ -382,8 +383,24 @@ mod tests {
         assert_eq!(next(went_on, 6 * SECOND).0, 1, "it began another call meanwhile");
         let unsure = taken().published(2 * SECOND, "r1", &a, 2, &["b"], "ambiguous");
         assert_eq!(next(unsure, 3 * SECOND), handed_over);
+        let cut = taken().published(2 * SECOND, "r1", &a, 2, &["b"], "cut");
+        assert_eq!(next(cut, 3 * SECOND).0, 1);
         let interrupted = first(60 * SECOND).published(SECOND, "r1", &a, 1, &["a", "c"], "dt");
         assert_eq!(next(interrupted, 2 * SECOND), handed_over);
+    }
+
+    /// Older histories tell of a lane that was given back undrained as dropped first, and then as settled.
+    #[test]
+    fn what_older_histories_tell_of_an_undrained_lane() {
+        let (a, b) = (grant(0, 1, 1), grant(0, 1, 2));
+        let dropped =
+            Event::Dropped { replica: "r1".into(), grants: ours(1).to_vec(), why: "it is given back as it is".into() };
+        for (t, expected) in [(2 * SECOND, 1), (6 * SECOND, 0)] {
+            let story = Story::run(false).joined(1, "r1", 60 * SECOND).claimed(5, "r1", &ours(1));
+            let story = story.published(SECOND, "r1", &a, 1, &["a"], "d").at(t, dropped.clone());
+            let story = story.released(t + 1, "r1", &ours(1)).published(t + 2, "r2", &b, 1, &["a"], "d");
+            assert_eq!(found(&story).0, expected);
+        }
     }
 
     #[test]
