@@ -9,8 +9,8 @@
 //!                                          what it wrote may have been delivered before
 //! ```
 //!
-//! Nobody knows only of a fail-over that may have lost it: what was over long before the standby was cut off reached it, if it was
-//! committed at all. So what a crash of the server undid before it was on disk is undone, whatever follows.
+//! Nobody knows only of a fail-over that may have lost it: what was over long before the standby was cut off reached it, if it
+//! was committed at all. So what a crash of the server undid before it was on disk is undone, whatever follows.
 
 use std::collections::HashMap;
 

@@ -47,8 +47,8 @@ pub enum Event {
     // --- replicas ---
     /// A replica has made itself known under a new identity; the lease it has by that ends at `until`.
     Joined { replica: String, name: String, pid: u32, ttl_ms: u64, until: Nanos },
-    /// Its lease has been renewed: the answer was there at `confirmed`, which has to be before the lease's end. Older histories do
-    /// not tell that moment.
+    /// Its lease has been renewed: the answer was there at `confirmed`, which has to be before the lease's end. Older histories
+    /// do not tell that moment.
     Renewed {
         replica: String,
         until: Nanos,
@@ -61,10 +61,10 @@ pub enum Event {
     Claimed { replica: String, sent: Nanos, timeline: u32, grants: Vec<Grant> },
     /// It lifted a lane's epoch above its sink's: the same lane, from now on under `to`.
     Raised { replica: String, sent: Nanos, timeline: u32, from: Grant, to: Grant },
-    /// It is about to give these back, or to split them: nothing is done for them any more. That may be a grant it never
-    /// told of: the answer to its claim was lost. `settled`: they were drained, so that a position covers all that the sink has
-    /// of them, but for a batch that was interrupted. Otherwise the next owner may repeat what is not covered, if it was not known
-    /// what the sink has, or draining took longer than [`Run::drain_ms`].
+    /// It is about to give these back, or to split them: nothing is done for them any more. That may be a grant it never told of:
+    /// the answer to its claim was lost. `settled`: they were drained, so that a position covers all that the sink has of them,
+    /// but for a batch that was interrupted. Otherwise the next owner may repeat what is not covered, if it was not known what
+    /// the sink has, or draining took longer than [`Run::drain_ms`].
     Released { replica: String, grants: Vec<Grant>, settled: bool },
     /// It goes on under this grant, but from the written position: all in memory was dropped. `why` is `unsettled` (it is not
     /// known what the sink has), `refused` (a person has to look at it), or `failed_over`.

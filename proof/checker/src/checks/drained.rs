@@ -1,5 +1,5 @@
-//! drained: from calm on no fault begins, every lane has an owner soon, and all that was written is delivered within the time that
-//! the run states; and the history has its end, or else it was cut short and proves nothing.
+//! drained: from calm on no fault begins, every lane has an owner soon, and all that was written is delivered within the time
+//! that the run states; and the history has its end, or else it was cut short and proves nothing.
 
 use std::collections::BTreeMap;
 

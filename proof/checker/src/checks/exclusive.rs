@@ -1,11 +1,11 @@
 //! exclusive: at most one replica has a lane.
 //!
-//! An epoch of a lane has one owner, until an asynchronous fail-over. Ownerships of a lane, and of what it was split from or into,
-//! do not overlap: the statement that takes it is sent no earlier than the owner before gave it back, stopped it or left, or its
-//! lease ended, whichever came first. A killed owner has its lane until the end of its last lease. A replica publishes only under
-//! a grant that it holds from the call's beginning to its last write, one call at a time, and gives back no lane with a call
-//! under way; and no position is written under an epoch, and nothing is sent, once the next owner was told that it has the lane,
-//! on the same timeline.
+//! An epoch of a lane has one owner, until an asynchronous fail-over. Ownerships of a lane, and of what it was split from or
+//! into, do not overlap: the statement that takes it is sent no earlier than the owner before gave it back, stopped it or left,
+//! or its lease ended, whichever came first. A killed owner has its lane until the end of its last lease. A replica publishes
+//! only under a grant that it holds from the call's beginning to its last write, one call at a time, and gives back no lane with
+//! a call under way; and no position is written under an epoch, and nothing is sent, once the next owner was told that it has the
+//! lane, on the same timeline.
 
 use std::collections::{HashMap, HashSet};
 

@@ -209,8 +209,9 @@ impl<'a> Reasons<'a> {
         others.any(|other| at(grants, other.grant).is_some_and(takes))
     }
 
-    /// Whether a lane that was given back undrained could not be drained: it was not known what the sink has, or no call was begun
-    /// any more for as long as draining may take. A call that was cut off then says nothing: whoever never drains has such, too.
+    /// Whether a lane that was given back undrained could not be drained: it was not known what the sink has, or no call was
+    /// begun any more for as long as draining may take. A call that was cut off then says nothing: whoever never drains has such,
+    /// too.
     fn may_be_unsettled(&self, earlier: &Publish, to: Nanos) -> bool {
         let drain = self.case.facts.run().map_or(0, |run| run.drain_ms.saturating_mul(1_000_000));
         let waited = |last: &Publish| to.saturating_sub(last.t).saturating_add(TOLD_WITHIN) >= drain;
