@@ -2,6 +2,7 @@
 
 use crate::case::Case;
 use crate::found::Found;
+use crate::history::Nanos;
 
 mod database;
 mod drained;
@@ -15,6 +16,9 @@ mod phantom;
 mod positions;
 mod repeats;
 mod told;
+
+/// How much later than it happens something may be told or heard of, on a machine that is busy.
+const TOLD_WITHIN: Nanos = 250_000_000;
 
 /// Runs all of them.
 #[must_use]

@@ -35,6 +35,8 @@ impl SinkKind {
 /// How long a replica's lease lasts.
 pub(super) const TTL: Duration = Duration::from_millis(TTL_MS);
 pub(super) const TTL_MS: u64 = 2_000;
+/// How long a replica drains at most when it is to stop.
+pub(super) const DRAIN_MS: u64 = 5_000;
 /// The most that a replica's configuration asks for; changed configurations stay below.
 pub(super) const BATCH_MESSAGES: u64 = 200;
 /// The same of a lane's messages that no written position covers yet.

@@ -13,7 +13,7 @@ use super::fleet::{Common, Fleet};
 use super::log::Log;
 use super::pace;
 use super::pair::{Cannot, Pair};
-use super::plan::{BATCH_MESSAGES, IN_FLIGHT, Plan, SinkKind, TTL, TTL_MS};
+use super::plan::{BATCH_MESSAGES, DRAIN_MS, IN_FLIGHT, Plan, SinkKind, TTL, TTL_MS};
 use super::primary::{Primary, UNDO_WITHIN, again, within};
 use crate::Error;
 
@@ -49,6 +49,7 @@ impl Stage {
             batch_messages: BATCH_MESSAGES,
             ttl_ms: TTL_MS,
             drain_within_ms: u64::try_from(plan.drain_within.as_millis()).unwrap_or(u64::MAX),
+            drain_ms: DRAIN_MS,
         }));
         let pair = Pair::start(&plan).await?;
         let primary = pair.followed();

@@ -148,6 +148,7 @@ impl Scene {
             batch_messages: 5,
             ttl_ms: u64::try_from(ttl.as_millis()).unwrap(),
             drain_within_ms: u64::try_from(SOON.as_millis()).unwrap(),
+            drain_ms: 5_000,
         }));
         let (dsn, written, replicas) = (fixture.admin_dsn().to_owned(), Written::default(), BTreeMap::new());
         Scene {

@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::fixture::{RELAY, executable, toml_text};
 use crate::process::{POLL, Process, last_lines};
 use crate::torture::log::{Fault, Log};
-use crate::torture::plan::{BATCH_MESSAGES, IN_FLIGHT, Plan, TTL, TTL_MS, millis};
+use crate::torture::plan::{BATCH_MESSAGES, DRAIN_MS, IN_FLIGHT, Plan, TTL, TTL_MS, millis};
 use crate::torture::primary::{UNDO_WITHIN, again};
 use crate::torture::ways::Ways;
 
@@ -258,7 +258,7 @@ impl Post {
     fn write(&self, state: &State, folder: &Path, common: &Common) -> Result<(), Error> {
         let Settings { batch_messages, in_flight, poll_idle_ms } = state.settings;
         let text = format!(
-            "name = \"{}\"\ndrain = \"5s\"\n[database]\ndsn = {}\n[lease]\nttl = \"{}s\"\n[http]\nlisten = \"off\"\n\
+            "name = \"{}\"\ndrain = \"{DRAIN_MS}ms\"\n[database]\ndsn = {}\n[lease]\nttl = \"{}s\"\n[http]\nlisten = \"off\"\n\
              [relays.orders]\nlanes = {LANES}\nbatch_messages = {batch_messages}\nin_flight = {in_flight}\n\
              poll_idle = \"{poll_idle_ms}ms\"\nacknowledge_idle = \"1s\"\nretry_cap = \"1s\"\nsink = {}\n",
             self.name,
