@@ -482,9 +482,9 @@ impl Facts {
     }
 
     /// Whether the process of this replica stood still all the while from one moment to another, by a signal; what it does within
-    /// `slack` before, between and after stops does not count.
+    /// `slack` before and between stops does not count, nor within `awake` after the last one.
     #[must_use]
-    pub fn stopped_through(&self, replica: ReplicaNo, from: Nanos, to: Nanos, slack: Nanos) -> bool {
+    pub fn stopped_through(&self, replica: ReplicaNo, (from, to): (Nanos, Nanos), slack: Nanos, awake: Nanos) -> bool {
         let mut stops: Vec<(Nanos, Nanos)> =
             self.faults_of(replica, "stop").map(|fault| (fault.from, fault.to.unwrap_or(Nanos::MAX))).collect();
         stops.sort_unstable();
@@ -494,7 +494,7 @@ impl Facts {
                 reached = reached.max(end);
             }
         }
-        reached > from && to <= reached.saturating_add(slack)
+        reached > from && to <= reached.saturating_add(awake)
     }
 
     /// When the process of this replica was killed, if it was.

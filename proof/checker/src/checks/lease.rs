@@ -4,12 +4,12 @@
 //! Each write of a call is preceded by a look at the clock, which is told: each of these moments has to lie within the lease,
 //! whatever the answer was. A call that was begun too late and wrote nothing, since the lease was found to be over, is no breach.
 //! A call is over within [`TOLD_WITHIN`] after the lease: it is cut off at its end, but the machine is busy. A process that stood
-//! still by a signal all the while cannot do that; such calls are counted. A call without an answer is one of a process that was
+//! still by a signal all the while cannot do that, and has [`AWAKE_WITHIN`] from then on; such calls are counted. A call without an answer is one of a process that was
 //! killed within that time.
 
 use std::collections::HashMap;
 
-use super::TOLD_WITHIN;
+use super::{AWAKE_WITHIN, TOLD_WITHIN};
 use crate::case::{Case, lines_of_call};
 use crate::facts::{Answer, Lease, Line, Look, Publish, PublishNo, Replica, at};
 use crate::found::{About, Check, Found};
@@ -111,7 +111,7 @@ fn ends_within(case: &Case, found: &mut Found, leases: &Leases, publish: &Publis
     if publish.t >= until && ended <= publish.t.saturating_add(TOLD_WITHIN) {
         return;
     }
-    if facts.stopped_through(publish.replica, until, ended, TOLD_WITHIN) {
+    if facts.stopped_through(publish.replica, (until, ended), TOLD_WITHIN, AWAKE_WITHIN) {
         found.counts.late_while_stopped += 1;
         return;
     }
@@ -138,7 +138,7 @@ fn not_revived(case: &Case, found: &mut Found, number: u32, replica: &Replica) {
                 // A lease is no longer than a ttl, so this one was not even asked for before the other one's end.
                 let sent_late = after.until.saturating_sub(ttl) > before.until;
                 let told_late = after.t > before.until.saturating_add(TOLD_WITHIN)
-                    && !case.facts.stopped_through(number, before.until, after.t, TOLD_WITHIN);
+                    && !case.facts.stopped_through(number, (before.until, after.t), TOLD_WITHIN, AWAKE_WITHIN);
                 sent_late || told_late
             }
         };
@@ -253,8 +253,8 @@ mod tests {
     fn only_a_stop_that_lasted_excuses() {
         let late = || call(4 * SECOND, 9 * SECOND, "cut");
         let stopped = |from, to| late().fault("stop", "r", from, to);
-        assert_eq!(violations(&stopped(4 * SECOND + 1, 9 * SECOND - TOLD_WITHIN)), 0);
-        assert_eq!(violations(&stopped(4 * SECOND + 1, 9 * SECOND - TOLD_WITHIN - 1)), 1);
+        assert_eq!(violations(&stopped(4 * SECOND + 1, 9 * SECOND - AWAKE_WITHIN)), 0);
+        assert_eq!(violations(&stopped(4 * SECOND + 1, 9 * SECOND - AWAKE_WITHIN - 1)), 1);
         assert_eq!(violations(&stopped(5 * SECOND + TOLD_WITHIN + 1, 9 * SECOND)), 1);
         assert_eq!(
             violations(&stopped(4 * SECOND + 1, 6 * SECOND).fault("stop", "r", 6 * SECOND + TOLD_WITHIN, 9 * SECOND)),
