@@ -68,7 +68,7 @@ pub struct Proxy {
     refusing: watch::Sender<bool>,
     /// Follows `refusing`, once the port answers accordingly.
     refuses: watch::Receiver<bool>,
-    open: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
     accepting: JoinHandle<()>,
 }
 
@@ -86,17 +86,17 @@ impl Proxy {
         let address = listener.local_addr().map_err(failed)?;
         let (weather, (refusing, told)) = (watch::Sender::new(Weather::default()), watch::channel(false));
         let (telling, refuses) = watch::channel(false);
-        let (open, server) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU16::new(server)));
+        let (counts, server) = (Arc::<Counts>::default(), Arc::new(AtomicU16::new(server)));
         let door = Door {
             address,
             server: Arc::clone(&server),
             weather: weather.subscribe(),
             told,
             telling,
-            open: Arc::clone(&open),
+            counts: Arc::clone(&counts),
         };
         let accepting = tokio::spawn(door.keep(listener));
-        Ok(Proxy { server, port: address.port(), weather, refusing, refuses, open, accepting })
+        Ok(Proxy { server, port: address.port(), weather, refusing, refuses, counts, accepting })
     }
 
     /// The port that it listens on.
@@ -120,7 +120,12 @@ impl Proxy {
 
     /// Connections that pass now.
     pub fn connections(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
+        self.counts.open.load(Ordering::Relaxed)
+    }
+
+    /// Connections that have reached the server so far.
+    pub fn reached(&self) -> usize {
+        self.counts.reached.load(Ordering::Relaxed)
     }
 
     /// Ends every connection there is. New ones are taken.
@@ -165,7 +170,7 @@ struct Door {
     weather: watch::Receiver<Weather>,
     told: watch::Receiver<bool>,
     telling: watch::Sender<bool>,
-    open: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
 }
 
 impl Door {
@@ -175,7 +180,7 @@ impl Door {
             tokio::select! {
                 accepted = listener.accept() => if let Ok((client, _)) = accepted {
                     let server = self.server.load(Ordering::Relaxed);
-                    connections.spawn(pass(client, server, self.weather.clone(), Arc::clone(&self.open)));
+                    connections.spawn(pass(client, server, self.weather.clone(), Arc::clone(&self.counts)));
                 },
                 Some(_) = connections.join_next() => {}
                 refuse = wait_for(&mut self.told, true) => {
@@ -213,24 +218,32 @@ async fn bind(address: SocketAddr) -> TcpSocket {
     }
 }
 
+/// How many connections there are now, and how many have reached the server.
+#[derive(Debug, Default)]
+struct Counts {
+    open: AtomicUsize,
+    reached: AtomicUsize,
+}
+
 /// Counts a connection for as long as it passes.
-struct Counted(Arc<AtomicUsize>);
+struct Counted(Arc<Counts>);
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// One connection, to its end.
-async fn pass(mut client: TcpStream, server: u16, weather: watch::Receiver<Weather>, open: Arc<AtomicUsize>) {
-    open.fetch_add(1, Ordering::Relaxed);
-    let _counted = Counted(open);
+async fn pass(mut client: TcpStream, server: u16, weather: watch::Receiver<Weather>, counts: Arc<Counts>) {
+    counts.open.fetch_add(1, Ordering::Relaxed);
+    let counted = Counted(counts);
     if weather.borrow().black_hole {
         return hold(client, weather).await;
     }
     // A server that is down refuses, and what was accepted here is closed then.
     let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else { return };
+    counted.0.reached.fetch_add(1, Ordering::Relaxed);
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let cut = {
         let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
@@ -337,6 +350,7 @@ mod tests {
             let mut stream = TcpStream::connect(("127.0.0.1", proxy.port())).await.unwrap();
             assert_eq!(ask(&mut stream, 7).await.unwrap(), 7);
             assert_eq!(proxy.connections(), 1);
+            assert_eq!(proxy.reached(), if reset { 1 } else { 2 });
             proxy.cut(end);
             let here = timeout(SOON, stream.read(&mut [0])).await.unwrap();
             let there = timeout(SOON, ends.recv()).await.unwrap().unwrap();

@@ -145,6 +145,7 @@ async fn perform(plan: Plan) -> Result<Summary, Error> {
 
     stage.calm_down();
     stage.log.find_failure("the faults", faults.await.map_err(|cause| Error::because("conducting", &cause)));
+    summary::find_faults_that_fail(&stage);
     if stage.plan.long {
         summary::find_kinds_that_never_came(&stage);
     }

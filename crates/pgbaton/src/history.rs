@@ -2,7 +2,8 @@
 //! feature `faults`; in a shipped build nothing of it is left.
 //!
 //! `PGBATON_HISTORY` names a file; each event is one line of JSON, appended by one write, so that a process that is killed
-//! has told all it did, but for half a line at most. If a write fails the process aborts. What the lines say is agreed upon in `proof/checker/src/history.rs`.
+//! has told all it did, but for half a line at most. If a write fails the process aborts. What the lines say is agreed upon in
+//! `proof/checker/src/history.rs`.
 
 use std::time::Duration;
 
@@ -30,9 +31,12 @@ pub(crate) fn joined(replica: ReplicaId, name: &str, ttl: Duration, lease: &Shar
     });
 }
 
-/// A renewal was confirmed. A late one may not have moved the end of the lease.
-pub(crate) fn renewed(replica: ReplicaId, lease: &SharedLease) {
-    tell("renewed", || json!({ "replica": id(replica), "until": nanos(lease.get().deadline()) }));
+/// A renewal was confirmed, at `confirmed` or a moment later. A late one may not have moved the end of the lease.
+pub(crate) fn renewed(replica: ReplicaId, confirmed: BootInstant, lease: &SharedLease) {
+    tell("renewed", || {
+        let until = nanos(lease.get().deadline());
+        json!({ "replica": id(replica), "confirmed": nanos(confirmed), "until": until })
+    });
 }
 
 /// All tasks of this identity have ended.
@@ -59,8 +63,8 @@ pub(crate) fn raised(replica: ReplicaId, sent: BootInstant, here: &Incarnation, 
     });
 }
 
-/// These are about to be given back or split. Told before that is sent. `settled`: they were drained, so that a position covers all
-/// that the sink has, but for the batch that was interrupted.
+/// These are about to be given back or split. Told before that is sent. `settled`: they were drained, so that a position covers
+/// all that the sink has, but for the batch that was interrupted.
 pub(crate) fn released(replica: ReplicaId, lanes: &[Grant], settled: bool) {
     if !lanes.is_empty() {
         tell("released", || json!({ "replica": id(replica), "grants": grants(lanes), "settled": settled }));

@@ -62,6 +62,7 @@ fn main() -> io::Result<()> {
         batch_messages: BATCH as u64,
         ttl_ms: 5_000,
         drain_within_ms: 60_000,
+        drain_ms: 5_000,
     };
     stage.tell(0, Event::Run(run))?;
     let mut lanes = claim(&mut replicas)?;
@@ -93,7 +94,7 @@ fn main() -> io::Result<()> {
             let (name, connections) = ("primary".to_owned(), Some(9));
             stage.tell(t, Event::Sample { name, pid: None, resident_kib: None, files: None, connections })?;
             for (n, out) in replicas.iter_mut().enumerate() {
-                out.tell(t, Event::Renewed { replica: format!("r{n}"), until: t + 4 * SECOND })?;
+                out.tell(t, Event::Renewed { replica: format!("r{n}"), until: t + 4 * SECOND, confirmed: Some(t) })?;
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::arrivals::{Arrivals, told};
 use crate::covered::Coverage;
-use crate::facts::{Facts, Line, MessageNo, Publish, PublishNo, at};
+use crate::facts::{Facts, GrantNo, Line, MessageNo, Publish, PublishNo, at};
 use crate::fates::Fates;
 use crate::found::About;
 use crate::history::Nanos;
@@ -55,6 +55,13 @@ impl Case {
             transactions: transactions.map(|transaction| transaction.number).collect(),
             lane: None,
         }
+    }
+
+    /// A lane's name, and what a violation of it is about.
+    #[must_use]
+    pub fn lane(&self, grant: GrantNo) -> (String, About) {
+        let grant = at(&self.facts.grants, grant);
+        (grant.map_or_else(String::new, crate::table::lane), About { lane: grant.cloned(), ..About::default() })
     }
 
     /// The publishes that contain a message, in order of time. Looks through all of them: only for what is shown.

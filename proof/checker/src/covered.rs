@@ -9,11 +9,15 @@
 //!
 //! After a fail-over a lane's numbers may jump ahead, where the sink had more than the new primary knows: a position covers
 //! only what was read on its own timeline.
+//!
+//! Two questions, each answered for the relay where nobody can know: `covers` is the first position that *certainly* covers a
+//! publish, for `repeats`; `let_go` is from when it is *certainly* not in flight any more, for `in_flight`.
 
 use std::collections::{HashMap, HashSet};
 
-use crate::facts::{Ack, Answer, Facts, FailOver, Line, Publish, PublishNo, Refusal, at};
-use crate::history::{Grant, Nanos};
+use crate::facts::{Ack, Answer, Facts, FailOver, Line, Publish, PublishNo, Refusal, at, taken};
+use crate::history::Nanos;
+use crate::lanes::{Lane, ancestors, lane, stint};
 
 /// What covers a publish.
 #[derive(Debug, Clone, Copy)]
@@ -47,8 +51,6 @@ pub fn may_have_arrived(publish: &Publish) -> bool {
     }
 }
 
-/// A lane by relay, number, and of how many.
-type Lane<'a> = (&'a str, u32, u32);
 /// The publishes and positions of a lane, and of what was split from it.
 type OfLane<'a> = (Vec<PublishNo>, Vec<&'a Ack>);
 
@@ -93,19 +95,19 @@ impl Coverage {
         let mut newest = (0, i64::MIN);
         for number in publishes {
             let Some(publish) = at(&facts.publishes, *number) else { continue };
-            let Some(grant) = at(&facts.grants, publish.grant) else { continue };
             while let Some(ack) = acks.next_if(|ack| ack.sent <= publish.t) {
                 self.cover(facts, &mut pile, ack);
             }
-            let own = lane(grant) == of;
+            let own = at(&facts.grants, publish.grant).is_some_and(|grant| lane(grant) == of);
             all.extend(own.then_some(*number));
-            if (publish.timeline, grant.epoch) < newest {
+            let stint = stint(facts, publish);
+            if stint < newest {
                 if own {
                     self.let_go_at(*number, publish.t);
                 }
                 continue;
             }
-            newest = (publish.timeline, grant.epoch);
+            newest = stint;
             while let Some(top) = pile.last().and_then(|top| Some((*top, at(&facts.publishes, *top)?))) {
                 if top.1.batch < publish.batch || is_rest_of(facts, publish, top.1) {
                     break;
@@ -164,23 +166,13 @@ impl Coverage {
     }
 }
 
-fn lane(grant: &Grant) -> Lane<'_> {
-    (&grant.relay, grant.lane, grant.of)
-}
-
-/// A lane, and those that it may have been split from.
-fn ancestors((relay, lane, of): Lane<'_>) -> impl Iterator<Item = Lane<'_>> {
-    let halved = std::iter::successors(Some(of), |of| (of % 2 == 0 && *of > 0).then_some(of / 2));
-    halved.map(move |of| (relay, lane % of.max(1), of))
-}
-
 /// Whether a publish is what an earlier attempt left of the same batch, or the same batch again.
-fn is_rest_of(facts: &Facts, publish: &Publish, before: &Publish) -> bool {
+pub(crate) fn is_rest_of(facts: &Facts, publish: &Publish, before: &Publish) -> bool {
     if (publish.batch, publish.replica, publish.grant) != (before.batch, before.replica, before.grant) {
         return false;
     }
     let letters = facts.letters_of(before);
-    let left = facts.ids_of(before).iter().zip(letters).filter(|(_, letter)| !matches!(letter, b'd' | b'r'));
+    let left = facts.ids_of(before).iter().zip(letters).filter(|(_, letter)| !taken(**letter));
     left.map(|(id, _)| id).eq(facts.ids_of(publish))
 }
 
@@ -279,18 +271,15 @@ mod tests {
     #[test]
     fn positions_of_halves_cover_the_whole_lane() {
         let (whole, half) = (grant(1, 2, 1), grant(3, 4, 2));
-        let facts = Story::default()
-            .published(10, "r1", &whole, 6, &["a"], "d")
-            .published(20, "r2", &half, 7, &["b"], "d")
-            .acknowledged(30, "r2", &half, 7)
-            .facts();
-        assert_eq!(covered(&facts), [Some(30), Some(30)]);
-        let facts = Story::default()
-            .published(10, "r1", &whole, 6, &["a"], "d")
-            .published(20, "r2", &half, 6, &["b"], "d")
-            .acknowledged(30, "r2", &half, 6)
-            .facts();
-        assert_eq!(covered(&facts), [None, Some(30)], "the number was used again");
+        // Under 6, the number was used again.
+        for (number, expected) in [(7, Some(30)), (6, None)] {
+            let facts = Story::default()
+                .published(10, "r1", &whole, 6, &["a"], "d")
+                .published(20, "r2", &half, number, &["b"], "d")
+                .acknowledged(30, "r2", &half, number)
+                .facts();
+            assert_eq!(covered(&facts), [expected, Some(30)]);
+        }
     }
 
     /// A replica that stood still sends what it had begun.

@@ -55,6 +55,8 @@ pub struct Facts {
     pub letters: Vec<u8>,
     pub(crate) under_way: HashMap<(ReplicaNo, GrantNo), PublishNo>,
     pub(crate) last_publish: HashMap<(ReplicaNo, GrantNo), PublishNo>,
+    /// Looks at the clock before something was written.
+    pub looks: Vec<Look>,
     /// Positions that were confirmed.
     pub acks: Vec<Ack>,
     /// Segments that were emptied.
@@ -141,6 +143,8 @@ pub struct Transaction {
     pub committed: Option<(Nanos, Line)>,
     /// The server confirmed that nothing of it is left: told where.
     pub rolled_back: Option<Line>,
+    /// Since when it is certain that it is not committed any more, if it was not before.
+    pub over: Option<Nanos>,
     /// The database knows it at the end: told where.
     pub ledger: Option<Line>,
 }
@@ -163,8 +167,21 @@ pub struct Replica {
 pub struct Lease {
     /// Told when.
     pub t: Nanos,
+    /// When the answer to its renewal was there, if that is told: it counts from then on.
+    pub confirmed: Option<Nanos>,
     /// Until when.
     pub until: Nanos,
+    /// Where this is told.
+    pub line: Line,
+}
+
+/// The clock was looked at right before a write.
+#[derive(Debug, Clone, Copy)]
+pub struct Look {
+    /// Of which call.
+    pub publish: PublishNo,
+    /// When.
+    pub looked: Nanos,
     /// Where this is told.
     pub line: Line,
 }
@@ -206,8 +223,10 @@ pub enum Ended {
     Settled,
     /// It was given back as it was.
     Unsettled,
-    /// It was stopped, and not given back; or its epoch was raised.
+    /// It was stopped, and not given back.
     Dropped,
+    /// Its epoch was raised.
+    Raised,
     /// The replica left.
     Left,
 }
@@ -279,6 +298,20 @@ pub struct Publish {
     pub writing: Option<(Nanos, Line)>,
 }
 
+impl Publish {
+    /// When its last write was begun, as far as that is told.
+    #[must_use]
+    pub fn wrote(&self) -> Nanos {
+        self.writing.map_or(self.t, |(looked, _)| looked.max(self.t))
+    }
+}
+
+/// Whether a letter says that the sink has the message.
+#[must_use]
+pub fn taken(letter: u8) -> bool {
+    matches!(letter, b'd' | b'r')
+}
+
 /// A position of a lane that was confirmed.
 #[derive(Debug, Clone, Copy)]
 pub struct Ack {
@@ -329,6 +362,15 @@ pub struct Fault {
 }
 
 impl Fault {
+    /// Whether it was done to the process of this replica. Numbers of processes are used again: the name has to be the same, and
+    /// a fault that was over before the replica joined was another process's.
+    pub(crate) fn hits(&self, replica: &Replica) -> bool {
+        let joined = replica.leases.first().map_or(0, |lease| lease.t);
+        self.target.split(' ').next() == Some(&replica.name)
+            && self.pid.zip(replica.pid).is_none_or(|(hit, pid)| hit == pid)
+            && self.to.is_none_or(|to| to >= joined)
+    }
+
     pub(crate) fn phase(&mut self, phase: Phase, t: Nanos, pid: Option<u32>) {
         self.pid = self.pid.or(pid);
         match phase {
@@ -440,9 +482,9 @@ impl Facts {
     }
 
     /// Whether the process of this replica stood still all the while from one moment to another, by a signal; what it does within
-    /// `slack` before, between and after stops does not count.
+    /// `slack` before and between stops does not count, nor within `awake` after the last one.
     #[must_use]
-    pub fn stopped_through(&self, replica: ReplicaNo, from: Nanos, to: Nanos, slack: Nanos) -> bool {
+    pub fn stopped_through(&self, replica: ReplicaNo, (from, to): (Nanos, Nanos), slack: Nanos, awake: Nanos) -> bool {
         let mut stops: Vec<(Nanos, Nanos)> =
             self.faults_of(replica, "stop").map(|fault| (fault.from, fault.to.unwrap_or(Nanos::MAX))).collect();
         stops.sort_unstable();
@@ -452,7 +494,7 @@ impl Facts {
                 reached = reached.max(end);
             }
         }
-        reached > from && to <= reached.saturating_add(slack)
+        reached > from && to <= reached.saturating_add(awake)
     }
 
     /// When the process of this replica was killed, if it was.
@@ -463,13 +505,8 @@ impl Facts {
 
     fn faults_of<'a>(&'a self, replica: ReplicaNo, kind: &'a str) -> impl Iterator<Item = &'a Fault> {
         let replica = at(&self.replicas, replica);
-        self.faults.iter().filter(move |fault| {
-            fault.kind.starts_with(kind)
-                && replica.is_some_and(|replica| match (fault.pid, replica.pid) {
-                    (Some(hit), Some(pid)) => hit == pid,
-                    _ => fault.target == replica.name,
-                })
-        })
+        let hits = move |fault: &&Fault| replica.is_some_and(|replica| fault.hits(replica));
+        self.faults.iter().filter(move |fault| fault.kind.starts_with(kind)).filter(hits)
     }
 
     /// The last timeline up to this one that an asynchronous fail-over began: since then nothing that was confirmed is lost.
@@ -483,5 +520,29 @@ impl Facts {
     #[must_use]
     pub fn file_of(&self, line: Line) -> Option<usize> {
         self.files.partition_point(|file| file.first <= line).checked_sub(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Event;
+    use crate::story::Story;
+
+    /// Numbers of processes are used again.
+    #[test]
+    fn a_process_is_killed_by_its_name_after_it_joined() {
+        let killed = |from, to, target: &str, pid| {
+            let fault = |phase| Event::Fault { number: 1, kind: "kill".into(), target: target.into(), pid, phase };
+            let story = Story::default().at(from, fault(Phase::Begin)).at(to, fault(Phase::End)).joined(50, "r", 99);
+            story.facts().killed(0)
+        };
+        let r = Some(u32::from(b'r'));
+        assert_eq!(killed(60, 70, "name-r", r), Some(60));
+        assert_eq!(killed(60, 70, "name-r at lane.delivered", r), Some(60));
+        assert_eq!(killed(60, 70, "name-q", r), None);
+        assert_eq!(killed(60, 70, "name-r", Some(7)), None);
+        assert_eq!(killed(20, 49, "name-r", r), None, "another process, whose number it has now");
+        assert_eq!(killed(49, 60, "name-r", r), Some(49), "it joined while it was being killed");
     }
 }

@@ -8,10 +8,17 @@
 //! nothing confirmed       committed        undone; or, where a fail-over came after it had written, nobody knows:
 //!                                          what it wrote may have been delivered before
 //! ```
+//!
+//! Nobody knows only of a fail-over that may have lost it: what was over long before the standby was cut off reached it, if it
+//! was committed at all. So what a crash of the server undid before it was on disk is undone, whatever follows.
 
 use std::collections::HashMap;
 
 use crate::facts::{Facts, FailOver, Line, MessageNo, Transaction, at};
+use crate::history::Nanos;
+
+/// A commit that nobody waits for reaches the standby within this.
+const REACHES_THE_STANDBY_WITHIN: Nanos = 10_000_000_000;
 
 /// What became of a message, or a transaction. A message that was written several times has the greatest of its fates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,14 +124,17 @@ fn fate(facts: &Facts, transaction: &Transaction) -> Fate {
     }
     let Some(wrote) = transaction.wrote else { return Fate::Undone };
     // Also a synchronous one: a commit that nobody was told of may be visible, though the standby does not have it.
-    let failed_over = facts.fail_overs.iter().any(|fail_over| wrote <= fail_over.to);
-    if failed_over { Fate::Unanswered } else { Fate::Undone }
+    let may_lose = |f: &FailOver| {
+        let missing_from = f.safe.unwrap_or(f.from).saturating_sub(REACHES_THE_STANDBY_WITHIN);
+        wrote <= f.to && transaction.over.is_none_or(|over| over >= missing_from)
+    };
+    if facts.fail_overs.iter().any(may_lose) { Fate::Unanswered } else { Fate::Undone }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::Story;
+    use crate::story::{SECOND, Story};
 
     fn fate_of(facts: &Facts, message: &str) -> Fate {
         let fates = Fates::new(facts);
@@ -189,6 +199,24 @@ mod tests {
             .facts();
         assert_eq!(fate_of(&facts, "a"), Fate::Unanswered);
         assert_eq!(fate_of(&facts, "b"), Fate::Undone);
+    }
+
+    /// It was committed without waiting for the disk, delivered, and undone by a crash long before.
+    #[test]
+    fn a_later_fail_over_does_not_explain_what_was_over_before_it() {
+        for (safe, over, expected) in [
+            (Some(50), 39, Fate::Undone),
+            (Some(50), 40, Fate::Unanswered),
+            (None, 49, Fate::Undone),
+            (None, 50, Fate::Unanswered),
+        ] {
+            let story = Story::default().wrote(30 * SECOND, 1, &["a"]).over(over * SECOND, 1);
+            let safe = safe.map(|safe| safe * SECOND);
+            let facts = story.failed_over_from(60 * SECOND, 70 * SECOND, 2, safe).ledger(99 * SECOND, &[]).facts();
+            assert_eq!(fate_of(&facts, "a"), expected, "{safe:?} {over}");
+        }
+        let before = Story::default().failed_over(1, 2, 2, false).wrote(3, 1, &["a"]).over(4, 1).ledger(9, &[]);
+        assert_eq!(fate_of(&before.facts(), "a"), Fate::Undone);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! From records to tables, one record at a time.
 
 use crate::facts::{
-    Ack, Answer, Arrival, Claim, Emptied, Ended, Ending, Facts, FailOver, Fault, GrantNo, Lease, Line, Publish,
+    Ack, Answer, Arrival, Claim, Emptied, Ended, Ending, Facts, FailOver, Fault, GrantNo, Lease, Line, Look, Publish,
     Refusal, Reopening, Replica, ReplicaNo, Sample, TookBack, Transaction, TransactionNo, Write, next,
 };
 use crate::history::{Event, Grant, Message, Nanos, Position, Record};
@@ -10,9 +10,11 @@ impl Facts {
     /// Takes one record. Records of one file come in the order of its lines.
     pub fn take(&mut self, line: Line, Record { t, event }: Record) {
         match event {
-            Event::Wrote { .. } | Event::TookBack { .. } | Event::Committed { .. } | Event::RolledBack { .. } => {
-                self.take_writer(t, line, event);
-            }
+            Event::Wrote { .. }
+            | Event::TookBack { .. }
+            | Event::Committed { .. }
+            | Event::RolledBack { .. }
+            | Event::Over { .. } => self.take_writer(t, line, event),
             Event::Publish { replica, grant, timeline, batch, ids } => {
                 self.publish(t, line, (&replica, grant), (timeline, batch), &ids);
             }
@@ -65,6 +67,12 @@ impl Facts {
                     known.rolled_back = Some(line);
                 }
             }
+            Event::Over { transaction } => {
+                let transaction = self.transaction(transaction);
+                if let Some(known) = self.transactions.get_mut(transaction as usize) {
+                    known.over = Some(t);
+                }
+            }
             _ => {}
         }
     }
@@ -75,13 +83,13 @@ impl Facts {
                 let number = self.replica(&replica);
                 if let Some(replica) = self.replicas.get_mut(number as usize) {
                     (replica.name, replica.pid) = (name, Some(pid));
-                    replica.leases.push(Lease { t, until, line });
+                    replica.leases.push(Lease { t, confirmed: Some(t), until, line });
                 }
             }
-            Event::Renewed { replica, until } => {
+            Event::Renewed { replica, until, confirmed } => {
                 let number = self.replica(&replica);
                 if let Some(replica) = self.replicas.get_mut(number as usize) {
-                    replica.leases.push(Lease { t, until, line });
+                    replica.leases.push(Lease { t, confirmed, until, line });
                 }
             }
             Event::Left { replica } => {
@@ -106,13 +114,17 @@ impl Facts {
             Event::Raised { replica, sent, timeline, from, to } => {
                 let (replica, from, grant) = (self.replica(&replica), self.grant(from), self.grant(to));
                 self.claims.push(Claim { replica, grant, sent, timeline, line });
-                self.endings.push(Ending { replica, grant: from, t, how: Ended::Dropped, line });
+                self.endings.push(Ending { replica, grant: from, t, how: Ended::Raised, line });
             }
             Event::Released { replica, grants, settled } => {
                 let how = if settled { Ended::Settled } else { Ended::Unsettled };
                 self.ending(t, line, (&replica, how), grants);
             }
-            Event::Dropped { replica, grants, .. } => self.ending(t, line, (&replica, Ended::Dropped), grants),
+            Event::Dropped { replica, grants, why } => {
+                // Older histories tell in this way of what is given back undrained.
+                let how = if why == "it is given back as it is" { Ended::Unsettled } else { Ended::Dropped };
+                self.ending(t, line, (&replica, how), grants);
+            }
             Event::Reopened { replica, grant, .. } => {
                 let (replica, grant) = (self.replica(&replica), self.grant(grant));
                 self.reopenings.push(Reopening { replica, grant, t });
@@ -167,9 +179,12 @@ impl Facts {
     /// Belongs to the last call, even if that was cut off.
     fn writing(&mut self, looked: Nanos, line: Line, (replica, grant): (&str, Grant)) {
         let (replica, grant) = (self.replica(replica), self.grant(grant));
-        let last = self.last_publish.get(&(replica, grant));
-        match last.and_then(|number| self.publishes.get_mut(*number as usize)) {
-            Some(publish) => publish.writing = publish.writing.max(Some((looked, line))),
+        let last = self.last_publish.get(&(replica, grant)).copied();
+        match last.and_then(|number| Some((number, self.publishes.get_mut(number as usize)?))) {
+            Some((number, publish)) => {
+                publish.writing = publish.writing.max(Some((looked, line)));
+                self.looks.push(Look { publish: number, looked, line });
+            }
             None => self.stray.push(line),
         }
     }
@@ -269,6 +284,7 @@ impl Facts {
                 wrote: None,
                 committed: None,
                 rolled_back: None,
+                over: None,
                 ledger: None,
             });
             next(&self.transactions) - 1

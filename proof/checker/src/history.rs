@@ -47,25 +47,32 @@ pub enum Event {
     // --- replicas ---
     /// A replica has made itself known under a new identity; the lease it has by that ends at `until`.
     Joined { replica: String, name: String, pid: u32, ttl_ms: u64, until: Nanos },
-    /// Its lease has been renewed.
-    Renewed { replica: String, until: Nanos },
+    /// Its lease has been renewed: the answer was there at `confirmed`, which has to be before the lease's end. Older histories
+    /// do not tell that moment.
+    Renewed {
+        replica: String,
+        until: Nanos,
+        #[serde(default)]
+        confirmed: Option<Nanos>,
+    },
     /// It does nothing under this identity any more.
     Left { replica: String },
     /// It took lanes with a statement sent at `sent`, on this timeline of the database.
     Claimed { replica: String, sent: Nanos, timeline: u32, grants: Vec<Grant> },
     /// It lifted a lane's epoch above its sink's: the same lane, from now on under `to`.
     Raised { replica: String, sent: Nanos, timeline: u32, from: Grant, to: Grant },
-    /// It is about to give these back, or to split them: nothing is done for them any more. That may be a grant it never
-    /// told of: the answer to its claim was lost. `settled`: they were drained, so that a position covers all that the sink has of
-    /// them, but for a batch that was interrupted; otherwise the next owner may repeat what is not covered.
+    /// It is about to give these back, or to split them: nothing is done for them any more. That may be a grant it never told of:
+    /// the answer to its claim was lost. `settled`: they were drained, so that a position covers all that the sink has of them,
+    /// but for a batch that was interrupted. Otherwise the next owner may repeat what is not covered, if it was not known what
+    /// the sink has, or draining took longer than [`Run::drain_ms`].
     Released { replica: String, grants: Vec<Grant>, settled: bool },
-    /// It goes on under this grant, but from the written position: all in memory was dropped. `why` is `unsettled` (it is not known
-    /// what the sink has), `refused` (a person has to look at it), or `failed_over`.
+    /// It goes on under this grant, but from the written position: all in memory was dropped. `why` is `unsettled` (it is not
+    /// known what the sink has), `refused` (a person has to look at it), or `failed_over`.
     Reopened { replica: String, grant: Grant, why: String },
-    /// It stopped these without giving them back.
+    /// It stopped these without giving them back: its lease has ended, or they were taken away. `why` is for people.
     Dropped { replica: String, grants: Vec<Grant>, why: String },
-    /// A batch, or what is left of it, is about to be handed to the sink. `batch` counts the lane's batches over all owners; it was
-    /// read on this timeline.
+    /// A batch, or what is left of it, is about to be handed to the sink. `batch` counts the lane's batches over all owners; it
+    /// was read on this timeline.
     Publish { replica: String, grant: Grant, timeline: u32, batch: i64, ids: Vec<String> },
     /// The clock was looked at, at `looked`, and the lease was not over: what the call has for the sink is written next. Each
     /// write of a call has one. The write itself may come late, if the process is stopped in between, and also after the call
@@ -89,17 +96,24 @@ pub enum Event {
     Committed { transaction: u64, sent: Nanos },
     /// The server confirmed that it was rolled back, or that it wrote nothing: nobody ever sees a message of it.
     RolledBack { transaction: u64 },
+    /// It is not committed any more from here on: either it was before, or it never is, and its writer knows nothing for sure. It
+    /// got no answer, and its connection is gone; or the answer is worth nothing before the next flush of the log, which a crash
+    /// may prevent (`synchronous_commit = off`).
+    Over { transaction: u64 },
 
     // --- the stage ---
     /// The beginning of a run.
     Run(Run),
-    /// A fault, or its end. Between them what it hit may not be blamed for being late.
+    /// A fault, or its end. While a kind that begins with `stop` lasts, process `pid` stands still and may be late; from the
+    /// beginning of a kind that begins with `kill` on, it may owe answers and half a line. All others are only counted. `target`
+    /// is the process's name, or begins with it and a blank.
     Fault { number: u32, kind: String, target: String, pid: Option<u32>, phase: Phase },
     /// The database was failed over: it was stopped at `from`, and took writes on a new timeline at `to`, before anybody but
     /// the relay could reach it. What was confirmed before `safe` is not lost; without it, which is a synchronous fail-over,
-    /// nothing is that was confirmed.
+    /// nothing is that was confirmed. What nobody waited for reaches the standby within ten seconds, before `safe` or `from`.
     FailedOver { from: Nanos, to: Nanos, timeline: u32, safe: Option<Nanos> },
-    /// What arrived at the sink, in its own order: each file or table is one `place`, and their orders do not compare.
+    /// What arrived at the sink, in its own order: each file or table is one `place`, and their orders do not compare. A
+    /// replica's file is named after it: what stands before the first dot (`order` goes by that).
     Arrived { place: String, ids: Vec<String> },
     /// Transactions that the database itself knows to be committed, at the end.
     Ledger { transactions: Vec<u64> },
@@ -131,6 +145,14 @@ pub struct Run {
     pub ttl_ms: u64,
     /// How long it may take from [`Event::Calm`] to [`Event::Drained`], in milliseconds.
     pub drain_within_ms: u64,
+    /// How long a replica that is to stop drains its lanes at most before it gives them back as they are, in milliseconds.
+    #[serde(default = "drain_ms")]
+    pub drain_ms: u64,
+}
+
+/// What histories had that do not tell it.
+fn drain_ms() -> u64 {
+    5_000
 }
 
 /// One message as its writer knows it.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::facts::{Ended, Facts, GrantNo, Line, ReplicaNo, at};
+use crate::facts::{Ended, Facts, GrantNo, Line, Publish, ReplicaNo, at};
 use crate::history::{Grant, Nanos};
 
 /// One replica's ownership of one grant.
@@ -72,6 +72,27 @@ pub fn ownerships(facts: &Facts) -> Vec<Ownership> {
         .collect();
     all.sort_by_key(|ownership| (ownership.from, ownership.line));
     all
+}
+
+/// A lane by relay, number, and of how many.
+pub type Lane<'a> = (&'a str, u32, u32);
+
+/// A grant's lane.
+#[must_use]
+pub fn lane(grant: &Grant) -> Lane<'_> {
+    (&grant.relay, grant.lane, grant.of)
+}
+
+/// A lane, and those that it may have been split from.
+pub fn ancestors((relay, lane, of): Lane<'_>) -> impl Iterator<Item = Lane<'_>> {
+    let halved = std::iter::successors(Some(of), |of| (of % 2 == 0 && *of > 0).then_some(of / 2));
+    halved.map(move |of| (relay, lane % of.max(1), of))
+}
+
+/// Timeline and epoch of a publish: what is less than another owner's was sent by a former owner, late.
+#[must_use]
+pub fn stint(facts: &Facts, publish: &Publish) -> (u32, i64) {
+    (publish.timeline, at(&facts.grants, publish.grant).map_or(0, |grant| grant.epoch))
 }
 
 /// Whether two lanes have a message in common: they are the same, or one was split from the other.

@@ -40,7 +40,7 @@ pub fn check(folder: &Path) -> io::Result<Verdict> {
     let found = checks::run(&case);
     let mut counts = found.counts;
     for fault in &case.facts.faults {
-        *counts.faults.entry(fault.kind.clone()).or_default() += 1;
+        *counts.faults_begun.entry(fault.kind.clone()).or_default() += 1;
     }
     let run = case.facts.run();
     Ok(Verdict {

@@ -32,7 +32,8 @@ fn owned(ids: &[&str]) -> Vec<String> {
 }
 
 impl Story {
-    /// A run at the beginning: 8 messages in flight, 4 in a batch, a ttl of 5 s, 10 s to drain.
+    /// A run at the beginning: 8 messages in flight, 4 in a batch, a ttl of 5 s, 10 s until all is
+    /// delivered, 5 s to drain a lane.
     pub fn run(exactly_once: bool) -> Self {
         let run = Run {
             seed: 7,
@@ -42,6 +43,7 @@ impl Story {
             batch_messages: 4,
             ttl_ms: 5_000,
             drain_within_ms: 10_000,
+            drain_ms: 5_000,
         };
         Self::default().at(0, Event::Run(run))
     }
@@ -75,7 +77,12 @@ impl Story {
     }
 
     pub fn renewed(self, t: Nanos, replica: &str, until: Nanos) -> Self {
-        self.at(t, Event::Renewed { replica: replica.into(), until })
+        self.at(t, Event::Renewed { replica: replica.into(), until, confirmed: None })
+    }
+
+    /// As newer histories tell it.
+    pub fn confirmed(self, confirmed: Nanos, t: Nanos, replica: &str, until: Nanos) -> Self {
+        self.at(t, Event::Renewed { replica: replica.into(), until, confirmed: Some(confirmed) })
     }
 
     pub fn left(self, t: Nanos, replica: &str) -> Self {
@@ -90,6 +97,11 @@ impl Story {
 
     pub fn released(self, t: Nanos, replica: &str, grants: &[Grant]) -> Self {
         self.at(t, Event::Released { replica: replica.into(), grants: grants.to_vec(), settled: true })
+    }
+
+    /// Given back as they are.
+    pub fn released_unsettled(self, t: Nanos, replica: &str, grants: &[Grant]) -> Self {
+        self.at(t, Event::Released { replica: replica.into(), grants: grants.to_vec(), settled: false })
     }
 
     pub fn reopened(self, t: Nanos, replica: &str, grant: &Grant) -> Self {
@@ -162,6 +174,10 @@ impl Story {
         self.at(t, Event::RolledBack { transaction })
     }
 
+    pub fn over(self, t: Nanos, transaction: u64) -> Self {
+        self.at(t, Event::Over { transaction })
+    }
+
     pub fn ledger(self, t: Nanos, transactions: &[u64]) -> Self {
         self.at(t, Event::Ledger { transactions: transactions.to_vec() })
     }
@@ -183,7 +199,8 @@ impl Story {
     pub fn fault(self, kind: &str, replica: &str, from: Nanos, to: Nanos) -> Self {
         let number = u32::try_from(self.records.len()).unwrap();
         let pid = Some(replica.bytes().map(u32::from).sum());
-        let fault = |phase| Event::Fault { number, kind: kind.into(), target: "replica".into(), pid, phase };
+        let target = format!("name-{replica}");
+        let fault = |phase| Event::Fault { number, kind: kind.into(), target: target.clone(), pid, phase };
         self.at(from, fault(Phase::Begin)).at(to, fault(Phase::End))
     }
 

@@ -28,7 +28,7 @@ pub fn table(verdict: &Verdict) -> String {
     let mut text = String::new();
     let mut row = |name: &str, value: &str| {
         // Writing to a text does not fail.
-        let _ = writeln!(text, "{name:<46} {value}");
+        let _ = writeln!(text, "{name:<60} {value}");
     };
     let unknown = || "not told".to_owned();
     row("seed", &verdict.seed.map_or_else(unknown, |seed| seed.to_string()));
@@ -41,7 +41,7 @@ pub fn table(verdict: &Verdict) -> String {
     for check in Check::ALL {
         let violations = verdict.violated.get(&check).copied().unwrap_or_default();
         let outcome = if violations == 0 { "ok".to_owned() } else { format!("VIOLATED {violations} times") };
-        let _ = writeln!(text, "{:<46} {outcome}", format!("check {}", check.name()));
+        let _ = writeln!(text, "{:<60} {outcome}", format!("check {}", check.name()));
     }
     for violation in &verdict.violations {
         let _ = writeln!(text, "\n{}: {}", violation.check.name(), violation.text);
@@ -73,7 +73,7 @@ fn counted(counts: &Counts) -> Vec<(String, String)> {
         ("  after a hand-over within a batch", repeats.handed_over.to_string()),
         ("  after the lane was opened again", repeats.reopened.to_string()),
         ("  dropped by the sink", counts.dropped_by_sink.to_string()),
-        ("lost by a fail-over, delivered before", counts.fail_over_lost_delivered.to_string()),
+        ("not in the database after a fail-over, delivered before", counts.fail_over_lost_delivered.to_string()),
         ("lost by a fail-over, not delivered", counts.fail_over_lost_undelivered.to_string()),
         ("calls of the sink", counts.batches.to_string()),
         ("messages in them", counts.published.to_string()),
@@ -91,10 +91,10 @@ fn counted(counts: &Counts) -> Vec<(String, String)> {
         ("processes too short-lived for that", counts.unjudged_processes.to_string()),
         ("lines torn by a kill", counts.torn_lines.to_string()),
         ("fail-overs", counts.fail_overs.to_string()),
-        ("faults", counts.faults.values().sum::<u64>().to_string()),
+        ("faults begun", counts.faults_begun.values().sum::<u64>().to_string()),
     ];
-    let named: Vec<String> = counts.faults.keys().map(|kind| format!("  {kind}")).collect();
+    let named: Vec<String> = counts.faults_begun.keys().map(|kind| format!("  {kind}")).collect();
     let mut all: Vec<_> = rows.drain(..).map(|(name, value)| (name.to_owned(), value)).collect();
-    all.extend(named.into_iter().zip(counts.faults.values().map(u64::to_string)));
+    all.extend(named.into_iter().zip(counts.faults_begun.values().map(u64::to_string)));
     all
 }

@@ -68,9 +68,10 @@ pub struct Counts {
     pub repeats: Repeats,
     /// Messages that the sink dropped as repeats.
     pub dropped_by_sink: u64,
-    /// Messages that a fail-over lost after they were delivered.
+    /// Messages that are not in the database after a fail-over, and were delivered before: it lost them, or they were never
+    /// committed.
     pub fail_over_lost_delivered: u64,
-    /// Messages that a fail-over lost before that.
+    /// Messages that a fail-over lost before they were delivered.
     pub fail_over_lost_undelivered: u64,
     /// Calls of the sink.
     pub batches: u64,
@@ -90,8 +91,8 @@ pub struct Counts {
     pub most_in_flight: u64,
     /// Fail-overs of the database.
     pub fail_overs: u64,
-    /// Faults, by their kinds.
-    pub faults: BTreeMap<String, u64>,
+    /// Faults that were begun, by their kinds; some of them found nothing to do.
+    pub faults_begun: BTreeMap<String, u64>,
     /// The longest that a lane was without an owner, from the end of one to the next claim.
     pub longest_unowned_ms: u64,
     /// The longest take-over, from the end of one owner to the first publish of the next. A lane for which nothing was to

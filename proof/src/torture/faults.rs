@@ -39,6 +39,8 @@ pub(super) struct Hit {
     /// Whom it hits, where there is a choice.
     target: usize,
     pub(super) random: StdRng,
+    /// What a run bears only so often has happened, whatever becomes of the rest.
+    spent: bool,
 }
 
 impl Hit {
@@ -60,8 +62,16 @@ impl Hit {
     }
 }
 
-/// How one ended: false if something else was in its way.
-type Ended = (Card, Result<bool, Error>);
+/// How one ended.
+struct Ended {
+    card: Card,
+    /// Whether it spent some of the budget.
+    spent: bool,
+    /// False if something else was in its way, or there was nobody to hit.
+    done: Result<bool, Error>,
+    /// Free again once what it spent is accounted for.
+    _taken: Taken,
+}
 
 /// Draws until it is told to stop, and returns when the last one is over and nothing of any is in force.
 pub(super) async fn conduct(stage: Arc<Stage>, mut calm: watch::Receiver<bool>) {
@@ -76,11 +86,11 @@ pub(super) async fn conduct(stage: Arc<Stage>, mut calm: watch::Receiver<bool>) 
         if tokio::time::timeout(gap, calm.wait_for(|calm| *calm)).await.is_ok() {
             break;
         }
+        let elapsed = began.elapsed();
         while let Some(ended) = under_way.try_join_next() {
-            let given_up = account(&stage, ended, &mut budget).and_then(|card| deck.put_back(card));
+            let given_up = account(&stage, ended, &mut budget, elapsed).and_then(|card| deck.put_back(card));
             not_then(&stage, given_up);
         }
-        let elapsed = began.elapsed();
         let is_quiet = quiet.at(elapsed);
         let (drawn, given_up) = deck.draw(|card| {
             let allowed = budget.allows(card.unit.kind, elapsed) && !(is_quiet && card.unit.shakes_the_server());
@@ -92,19 +102,19 @@ pub(super) async fn conduct(stage: Arc<Stage>, mut calm: watch::Receiver<bool>) 
         }
     }
     while let Some(ended) = under_way.join_next().await {
-        not_then(&stage, account(&stage, ended, &mut budget));
+        not_then(&stage, account(&stage, ended, &mut budget, began.elapsed()));
     }
 }
 
-async fn play(stage: Arc<Stage>, card: Card, _taken: Taken) -> Ended {
+async fn play(stage: Arc<Stage>, card: Card, taken: Taken) -> Ended {
     let (unit, target) = (card.unit, card.target);
-    let mut hit = Hit { unit, target, random: StdRng::seed_from_u64(card.seed) };
+    let mut hit = Hit { unit, target, random: StdRng::seed_from_u64(card.seed), spent: false };
     let began = Instant::now();
     let done = carry_out(&stage, &mut hit).await;
     if let Ok(true) = done {
         stage.log.took_place(unit.name, began.elapsed());
     }
-    (card, done)
+    Ended { card, spent: hit.spent, done, _taken: taken }
 }
 
 fn not_then(stage: &Stage, card: Option<Card>) {
@@ -113,15 +123,40 @@ fn not_then(stage: &Stage, card: Option<Card>) {
     }
 }
 
-/// Counts one that is over, and gives back the card of one that something else was in the way of.
-fn account(stage: &Stage, ended: Result<Ended, JoinError>, budget: &mut Budget) -> Option<Card> {
-    match ended {
-        Ok((card, Ok(true))) => budget.spend(card.unit.kind),
-        Ok((card, Ok(false))) => return Some(card),
-        Ok((card, Err(error))) => stage.log.failed(card.unit.name, error.to_string()),
-        Err(error) => stage.log.find(format!("a fault ended in the middle: {error}")),
+/// Counts one that is over, and gives back the card of one that did not take place.
+fn account(stage: &Stage, ended: Result<Ended, JoinError>, budget: &mut Budget, elapsed: Duration) -> Option<Card> {
+    let Ended { card, spent, done, _taken } =
+        ended.map_err(|error| stage.log.find(format!("a fault ended in the middle: {error}"))).ok()?;
+    if spent {
+        budget.spend(card.unit.kind, elapsed);
     }
-    None
+    match done {
+        Ok(true) => None,
+        Ok(false) => Some(card),
+        Err(error) => {
+            stage.log.failed(card.unit.name, error.to_string());
+            None
+        }
+    }
+}
+
+/// One that begins, lasts and is undone; the history tells of the time from before the first to after the last.
+async fn in_force(
+    stage: &Stage,
+    hit: &Hit,
+    (target, pid): (&str, Option<u32>),
+    length: Duration,
+    begun: impl Future<Output = Result<(), Error>>,
+    undone: impl Future<Output = Result<(), Error>>,
+) -> Result<bool, Error> {
+    let fault = hit.begin(stage, target, pid);
+    let begun = begun.await;
+    if begun.is_ok() {
+        stage.hold(length).await;
+    }
+    undo(stage, hit, undone).await;
+    fault.end();
+    begun.map(|()| true)
 }
 
 /// The end of a fault: what it has done is undone, whatever became of it, however often that takes. What stays in force is
@@ -153,6 +188,7 @@ fn take(busy: &Busy, unit: &Unit, target: usize, replicas: usize) -> Option<Take
         .flat_map(|thing| match thing {
             Thing::Process | Thing::Way | Thing::SinkWay | Thing::Clock => vec![(*thing, target)],
             Thing::Fleet => (0..replicas).map(|nth| (Thing::Process, nth)).collect(),
+            Thing::Ways => (0..replicas).map(|nth| (Thing::Way, nth)).collect(),
             Thing::SinkWays => (0..replicas).map(|nth| (Thing::SinkWay, nth)).collect(),
             _ => vec![(*thing, 0)],
         })
@@ -165,7 +201,7 @@ fn take(busy: &Busy, unit: &Unit, target: usize, replicas: usize) -> Option<Take
     Some(Taken(Arc::clone(busy), things))
 }
 
-/// False: something else was in its way.
+/// False: something else was in its way, or there was nobody to hit.
 #[expect(clippy::cognitive_complexity, reason = "one match without a branch inside, exhaustive on purpose")]
 async fn carry_out(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
     match hit.unit.kind {
@@ -223,5 +259,6 @@ mod tests {
         assert!(take(&busy, named("cancel"), 2, 3).is_none());
         let _hangs = take(&busy, named("sink_hangs"), 1, 3).unwrap();
         assert!(take(&busy, named("sink_outage"), 0, 3).is_none());
+        assert!(take(&Busy::default(), named("fail_over_wakes"), 0, 3).is_some_and(|taken| taken.1.len() == 8));
     }
 }

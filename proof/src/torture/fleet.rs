@@ -101,6 +101,16 @@ impl Fleet {
         names
     }
 
+    /// Whether one of them is in the middle of reading its configuration again.
+    pub(super) async fn reloads(&self) -> bool {
+        for post in &self.posts {
+            if post.lock().await.reloads() {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Returns once a replica has begun to tell its history, which only one that was built with fail points does.
     pub(super) async fn tells(&self, folder: &Path) -> Result<(), Error> {
         const PATIENCE: Duration = Duration::from_secs(30);
@@ -117,7 +127,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// From now on nobody stops or kills itself, and no process is replaced for that: one that lasts would lose what it leaked.
+    /// From now on nobody stops or kills itself, all are started, and no process is replaced for that: one that lasts would lose what it leaked.
     /// Returns once all are at work.
     pub(super) async fn calm(&self) {
         const PATIENCE: Duration = Duration::from_secs(30);
@@ -126,6 +136,7 @@ impl Fleet {
         let written = std::fs::write(&file, "");
         log.find_failure("silencing fail points", written.map_err(|cause| Error::because(file.display(), &cause)));
         self.points.send_replace(false);
+        self.let_start(true);
         let deadline = Instant::now() + PATIENCE;
         for post in &self.posts {
             while !post.is_at_work().await {

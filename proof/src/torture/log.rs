@@ -16,7 +16,7 @@ use crate::Error;
 pub(super) struct Count {
     /// It took place, to its end.
     pub(super) done: u32,
-    /// Something else stood in its way at that moment.
+    /// It could not be done at that moment: something stood in its way, or there was nobody to hit.
     pub(super) not_then: u32,
     /// It was begun and failed: this program's trouble, not the relay's.
     pub(super) failed: u32,

@@ -87,6 +87,14 @@ impl SourceKind {
         if self.is_adopted() { format!("{NAME}:{id}") } else { id.to_string() }
     }
 
+    /// The table.
+    pub(super) const fn table(self) -> &'static str {
+        match self {
+            SourceKind::Native => "pgbaton.outbox",
+            SourceKind::Mark | SourceKind::Delete => "shop.outbox",
+        }
+    }
+
     /// The table, with its columns for topic, key, payload and id.
     pub(super) const fn target(self) -> &'static str {
         match self {

@@ -104,6 +104,11 @@ impl Pair {
         Primary { database: self.database.clone(), port: self.moved.subscribe() }
     }
 
+    /// Which side the primary is on.
+    pub(super) fn on(&self) -> usize {
+        self.on
+    }
+
     /// The file system that the primary is on.
     pub(super) fn disk(&self) -> Option<&Disk> {
         self.sides.get(self.on)?.disk.as_ref()
@@ -203,7 +208,8 @@ impl Pair {
         let sql = "select concat_ws('; ',
             (select string_agg(concat(id, ' ', name, ' ', beat), ', ' order by id) from pgbaton.replica),
             (select string_agg(concat(lane, ' ', epoch), ', ' order by lane) from pgbaton.lane),
-            (select string_agg(concat(lane, ' ', batch), ', ' order by lane) from pgbaton.newest))";
+            (select string_agg(concat(lane, ' ', batch), ', ' order by lane) from pgbaton.newest),
+            (select string_agg(concat(segment, ' ', emptied_by), ', ' order by segment) from pgbaton.segment))";
         let admin = server.admin(&self.database).await?;
         let row = within(admin.query_one(sql, &[])).await?;
         row.try_get(0).map_err(|cause| Error::because("reading what replicas wrote", &cause))

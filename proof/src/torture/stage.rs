@@ -13,7 +13,7 @@ use super::fleet::{Common, Fleet};
 use super::log::Log;
 use super::pace;
 use super::pair::{Cannot, Pair};
-use super::plan::{BATCH_MESSAGES, IN_FLIGHT, Plan, SinkKind, TTL, TTL_MS};
+use super::plan::{BATCH_MESSAGES, DRAIN_MS, IN_FLIGHT, Plan, SinkKind, TTL, TTL_MS};
 use super::primary::{Primary, UNDO_WITHIN, again, within};
 use crate::Error;
 
@@ -49,6 +49,7 @@ impl Stage {
             batch_messages: BATCH_MESSAGES,
             ttl_ms: TTL_MS,
             drain_within_ms: u64::try_from(plan.drain_within.as_millis()).unwrap_or(u64::MAX),
+            drain_ms: DRAIN_MS,
         }));
         let pair = Pair::start(&plan).await?;
         let primary = pair.followed();
@@ -105,34 +106,43 @@ impl Stage {
         }
     }
 
-    /// Waits until every lane has dealt with everything, for as long after calm as the history says that it may take. False if
+    /// Waits until every lane has dealt with everything, for as long after calm as what the outbox holds by then may take. False if
     /// that was not enough. A server that does not answer is one that has not delivered yet.
     pub(super) async fn drained(&self, calm: Instant) -> bool {
+        let mut patience = self.plan.drain_within;
         // The history says so in time, too.
-        let deadline = calm + self.plan.drain_within.saturating_sub(Duration::from_secs(1));
-        let asked = timeout_at(deadline, async {
-            let last = loop {
-                if let Ok(last) = self.last_transaction().await {
-                    break last;
+        let end_of = |patience: Duration| calm + patience.saturating_sub(Duration::from_secs(1));
+        let asked = timeout_at(end_of(patience), async {
+            let (last, held) = loop {
+                if let Ok(found) = self.what_is_held().await {
+                    break found;
                 }
                 tokio::time::sleep(LOOK_EVERY).await;
             };
-            while !self.has_passed(&last).await.unwrap_or_default() {
-                tokio::time::sleep(LOOK_EVERY).await;
-            }
+            patience = self.plan.drains(held);
+            let passed = async {
+                while !self.has_passed(&last).await.unwrap_or_default() {
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
+            };
+            timeout_at(end_of(patience), passed).await
         });
-        let drained = asked.await.is_ok();
+        let drained = matches!(asked.await, Ok(Ok(())));
         if !drained {
             let progress = pace::look(&self.primary, self.plan.source).await;
-            self.log.find(format!("not all was delivered {:?} after calm: {progress:?}", self.plan.drain_within));
+            self.log.find(format!("not all was delivered {patience:?} after calm: {progress:?}"));
         }
         drained
     }
 
-    async fn last_transaction(&self) -> Result<String, Error> {
+    /// The last transaction id, and how many messages the outbox holds: what is delivered is among them until its segment is emptied.
+    async fn what_is_held(&self) -> Result<(String, u64), Error> {
+        let failed = |cause| Error::because("reading what the outbox holds", &cause);
         let admin = self.primary.admin().await?;
-        let row = within(admin.query_one("select pg_current_xact_id()::text", &[])).await?;
-        row.try_get(0).map_err(|cause| Error::because("reading a transaction id", &cause))
+        let sql = format!("select pg_current_xact_id()::text, (select count(*) from {})", self.plan.source.table());
+        let row = within(admin.query_one(&sql, &[])).await?;
+        let held: i64 = row.try_get(1).map_err(failed)?;
+        Ok((row.try_get(0).map_err(failed)?, held.unsigned_abs()))
     }
 
     /// Whether every lane has dealt with all that was committed when this transaction id was given out.

@@ -31,7 +31,7 @@ pub(super) struct Summary {
     pub(super) arrived: u64,
     /// Whether everything was delivered in time once it was calm.
     pub(super) drained: bool,
-    /// From the last fault to the last delivery.
+    /// From calm to the last delivery.
     pub(super) drain_seconds: f64,
     pub(super) faults_done: usize,
     pub(super) faults: BTreeMap<&'static str, Count>,
@@ -55,6 +55,28 @@ pub(super) struct Summary {
 pub(super) fn not_done(stage: &Stage) -> BTreeMap<&'static str, String> {
     let kinds = stage.plan.kinds.iter();
     kinds.filter_map(|kind| Some((kind.name, faults::impossible(kind, stage)?))).collect()
+}
+
+/// A run whose faults fail shows little, however short it is.
+pub(super) fn find_faults_that_fail(stage: &Stage) {
+    too_many_fail(&stage.log.counts()).into_iter().for_each(|finding| stage.log.find(finding));
+}
+
+fn too_many_fail(counts: &BTreeMap<&'static str, Count>) -> Vec<String> {
+    /// So often a kind may fail that has not taken place yet.
+    const CHANCE: u32 = 2;
+    let sum = |of: fn(&Count) -> u32| counts.values().map(of).sum::<u32>();
+    let (done, failed) = (sum(|count| count.done), sum(|count| count.failed));
+    let mut found = Vec::new();
+    if done == 0 {
+        found.push("no fault took place".to_owned());
+    }
+    if failed > done {
+        found.push(format!("{failed} faults failed, and {done} took place"));
+    }
+    let always = counts.iter().filter(|(_, count)| count.done == 0 && count.failed > CHANCE);
+    found.extend(always.map(|(name, count)| format!("{name} failed {} times, and never took place", count.failed)));
+    found
 }
 
 /// A kind that always fails, or always has something in its way, shows nothing.
@@ -114,11 +136,10 @@ impl Summary {
                 "    {kind:<26} {done:>12}   at most {:.1} s",
                 Duration::from_millis(*longest_ms).as_secs_f64()
             );
-            let _ = match (not_then, failed) {
-                (0, 0) => writeln!(text),
-                (_, 0) => writeln!(text, ", {not_then} times something else was in the way"),
-                _ => writeln!(text, ", {not_then} times something else was in the way, {failed} failed"),
-            };
+            for (times, what) in [(not_then, "times it could not be done then"), (failed, "failed")] {
+                let _ = if *times > 0 { write!(text, ", {times} {what}") } else { Ok(()) };
+            }
+            text.push('\n');
         }
         for (point, done) in &self.at_points {
             let _ = writeln!(text, "    {point:<36} {done:>2}");
@@ -134,7 +155,7 @@ impl Summary {
         }
         let _ = writeln!(text, "  the same again: {}", self.command);
         let drained = if self.drained { "all delivered" } else { "NOT ALL DELIVERED" };
-        let _ = writeln!(text, "  {drained} {:.1} s after the last fault", self.drain_seconds);
+        let _ = writeln!(text, "  {drained} {:.1} s after calm", self.drain_seconds);
         for finding in &self.findings {
             let _ = writeln!(text, "  found: {finding}");
         }
@@ -143,5 +164,24 @@ impl Summary {
             text.push_str(&checker::table(verdict));
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_that_fail_are_found_and_those_that_do_once_are_not() {
+        let found = |counts: &[(&'static str, u32, u32)]| {
+            let count = |(name, done, failed): &(&'static str, u32, u32)| {
+                (*name, Count { done: *done, failed: *failed, ..Count::default() })
+            };
+            too_many_fail(&counts.iter().map(count).collect())
+        };
+        assert_eq!(found(&[]), ["no fault took place"]);
+        assert_eq!(found(&[("kill", 3, 0), ("cut", 0, 2), ("cancel", 1, 2)]), Vec::<String>::new());
+        assert_eq!(found(&[("kill", 3, 0), ("cut", 0, 3)]), ["cut failed 3 times, and never took place"]);
+        assert_eq!(found(&[("kill", 1, 0), ("cut", 0, 2)]), ["2 faults failed, and 1 took place"]);
     }
 }

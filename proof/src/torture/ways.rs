@@ -50,6 +50,17 @@ impl Ways {
         format!("host=127.0.0.1,127.0.0.1 port={},{} user={user} dbname={database}", a.port(), b.port())
     }
 
+    /// To the server on this side, the first one or the other.
+    pub(super) fn side(&self, nth: usize) -> &Proxy {
+        let [a, b] = &self.sides;
+        if nth == 0 { a } else { b }
+    }
+
+    /// Connections on the way to the outbox.
+    pub(super) fn connections(&self) -> usize {
+        self.sides.iter().map(Proxy::connections).sum()
+    }
+
     /// On the way to the outbox.
     pub(super) async fn hurt(&self, trouble: Trouble) -> Result<(), Error> {
         for door in &self.sides {

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use checker::history::Event;
 use rand::rngs::StdRng;
 use serde::Serialize;
 use tokio::sync::watch;
@@ -263,6 +264,10 @@ async fn attempt(shared: &Shared, desk: Desk, kind: Kind, work: &Work) -> Option
             shared.met(&error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string));
             let usable = !desk.client.is_closed()
                 && timeout(PATIENCE, desk.client.batch_execute("rollback")).await.is_ok_and(|done| done.is_ok());
+            // Of one that may have been prepared, its second phase says so.
+            if prepares.is_none() && (usable || desk.client.is_closed()) {
+                shared.book.tell(Event::Over { transaction: number });
+            }
             (Ended::Unsure, usable.then_some(desk))
         }
         Err(_) => {

@@ -100,8 +100,9 @@ impl Story {
                     story.replica.clone_from(replica);
                     story.until = *until;
                 }
-                Event::Renewed { replica, until } => {
+                Event::Renewed { replica, until, confirmed } => {
                     assert!(*replica == story.replica && *until >= story.until);
+                    assert!(confirmed.is_some_and(|confirmed| confirmed < story.until && confirmed < *t));
                     story.until = *until;
                 }
                 Event::Claimed { replica, sent, timeline: 1, grants } => {

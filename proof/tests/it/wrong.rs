@@ -1,7 +1,7 @@
 //! Each wrong relay of `proof/wrong` is caught by the checker of torture runs, and the right one, in the same scene, is not.
 //!
-//! A [`Scene`] is one database, one relay of some replicas, and messages whose commit order is known. Its replicas are the wrong
-//! executable and its schema is the wrong one's, or both are those that all tests use.
+//! A [`Scene`] is one database, one relay of some replicas, and messages whose commit order is known. Executable and schema are
+//! those that are all wrong relays; without the name of one they are the right one, so that nothing else differs.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsStr;
@@ -126,19 +126,19 @@ impl Scene {
     }
 
     async fn on(cluster: &Cluster, wrong: Option<&'static str>, sink: Sink, ttl: Duration) -> Scene {
-        let (mut fixture, mut more) = (Fixture::unmigrated(cluster).await.unwrap(), "");
+        // One of the wrong relays writes that, in a statement that all of them have.
+        const MORE: &str = "grant update (started_at) on pgbaton.replica to pgbaton_relay";
+        let fixture = Fixture::unmigrated(cluster).await.unwrap();
+        let fixture = fixture.with_executable(proof::wrong::executable().unwrap());
         if let Some(name) = wrong {
-            fixture = fixture.with_executable(proof::wrong::executable().unwrap());
             let set = format!("alter database {} set pgbaton.wrong = '{name}'", fixture.database);
             fixture.admin().await.unwrap().batch_execute(&set).await.unwrap();
-            // One of them writes that, in a statement that all of them have.
-            more = "grant update (started_at) on pgbaton.replica to pgbaton_relay";
         }
         let mut migrate = fixture.command().unwrap();
         let migrated = finish(migrate.args(["migrate", "--dsn", fixture.migrate_dsn()])).await.unwrap();
         assert!(migrated.status.success(), "{migrated:?}");
         let admin = fixture.admin().await.unwrap();
-        admin.batch_execute(&(fixture::grants() + more)).await.unwrap();
+        admin.batch_execute(&(fixture::grants() + MORE)).await.unwrap();
         if sink == Sink::Inbox {
             fixture.inbox("app.inbox").await.unwrap();
         }
@@ -154,6 +154,7 @@ impl Scene {
             batch_messages: 5,
             ttl_ms: u64::try_from(ttl.as_millis()).unwrap(),
             drain_within_ms: u64::try_from(SOON.as_millis()).unwrap(),
+            drain_ms: 5_000,
         }));
         let (dsn, written, replicas) = (fixture.admin_dsn().to_owned(), Written::default(), BTreeMap::new());
         Scene {

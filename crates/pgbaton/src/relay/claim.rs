@@ -470,32 +470,32 @@ impl Identity {
 
     /// One lane's task has ended, and perhaps others with it: those that were drained are given back together.
     async fn lanes_ended(&mut self, first: LaneEnded) -> Result<(), Error> {
-        let (mut drained, mut to_split) = (Vec::new(), Vec::new());
+        let (mut to_split, mut drained, mut undrained) = (Vec::new(), Vec::new(), Vec::new());
         let mut next = Some(first);
         while let Some(ended) = next {
-            let split = self.is_to_be_split(&ended);
-            let over = self.lane_ended(ended);
-            if split {
-                to_split.extend(over);
-            } else {
-                drained.extend(over);
-            }
+            let over = match ended.end {
+                LaneEnd::Drained if self.is_to_be_split(&ended) => &mut to_split,
+                LaneEnd::Drained => &mut drained,
+                _ => &mut undrained,
+            };
+            over.extend(self.lane_ended(ended));
             next = self.lanes.try_join_next().transpose().map_err(task_died)?;
         }
         if let Err(error) = self.split(&to_split).await {
             // The next look finds what was not split: held by the table alone.
             tracing::warn!(%error, "lanes could not be split; trying again");
         }
-        if let Err(error) = self.give_back_now(&drained).await {
-            tracing::warn!(%error, "lanes could not be given back; trying again");
+        for (grants, settled) in [(drained, true), (undrained, false)] {
+            if let Err(error) = self.give_back_now(&grants, settled).await {
+                tracing::warn!(%error, "lanes could not be given back; trying again");
+            }
         }
         Ok(())
     }
 
-    /// Only a lane that was drained for that, since it was open and so is settled.
-    fn is_to_be_split(&self, ended: &LaneEnded) -> bool {
-        matches!(ended.end, LaneEnd::Drained)
-            && matches!(self.held.get(&ended.grant), Some(Held::Running { orders, .. }) if *orders.borrow() == Order::Split)
+    /// Whether a lane was drained for that: since it was open, it is settled then.
+    fn is_to_be_split(&self, drained: &LaneEnded) -> bool {
+        matches!(self.held.get(&drained.grant), Some(Held::Running { orders, .. }) if *orders.borrow() == Order::Split)
     }
 
     /// Splits lanes that are drained. Whatever the answer, they are not held from now on.
@@ -517,13 +517,13 @@ impl Identity {
         Ok(())
     }
 
-    async fn give_back_now(&mut self, grants: &[Grant]) -> Result<(), Error> {
+    async fn give_back_now(&mut self, grants: &[Grant], settled: bool) -> Result<(), Error> {
         self.held.retain(|grant, _| !grants.contains(grant));
         if grants.is_empty() {
             return Ok(());
         }
         let connection = self.slot.take().await?;
-        self.give_back(&connection, grants, true).await?;
+        self.give_back(&connection, grants, settled).await?;
         self.slot.put(connection);
         Ok(())
     }
@@ -541,10 +541,7 @@ impl Identity {
                 history::dropped(self.id, &grant, "its task stopped");
                 self.held.remove(&grant);
             }
-            _ if self.leaving => {
-                history::dropped(self.id, &grant, "it is given back as it is");
-                return Some(grant);
-            }
+            _ if self.leaving => return Some(grant), // it is given back as it is
             _ if matches!(held, Held::Stopping) => {
                 history::reopened(self.id, &grant, "failed_over");
                 *held = again(Duration::ZERO);

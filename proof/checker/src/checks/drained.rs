@@ -1,5 +1,5 @@
-//! drained: from calm on no fault begins, every lane has an owner soon, and all that was written is delivered within the time that the
-//! run states; and the history has its end, or else it was cut short and proves nothing.
+//! drained: from calm on no fault begins, every lane has an owner soon, and all that was written is delivered within the time
+//! that the run states; and the history has its end, or else it was cut short and proves nothing.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::lanes::Finest;
 use crate::table::duration;
 
 /// For connecting to a server again, on a machine that is busy.
-const SLACK: Nanos = 3_000_000_000;
+const CONNECTED_WITHIN: Nanos = 3_000_000_000;
 /// A lane that changes hands is nobody's for a moment.
 const HANDED_OVER_WITHIN: Nanos = 1_000_000_000;
 
@@ -71,11 +71,11 @@ fn no_fault_after(facts: &Facts, found: &mut Found, (calm, line): (Nanos, u32)) 
 }
 
 /// A replica that is gone at calm is expired within a ttl of being looked at, claims may have to wait another one for a new
-/// timeline; one more, and [`SLACK`], for connecting again.
+/// timeline; one more, and [`CONNECTED_WITHIN`], for connecting again.
 fn owned_soon(case: &Case, found: &mut Found, (calm, line): (Nanos, u32)) {
     let facts = &case.facts;
     let Some(run) = facts.run() else { return };
-    let soon = calm.saturating_add(run.ttl_ms.saturating_mul(3_000_000)).saturating_add(SLACK);
+    let soon = calm.saturating_add(run.ttl_ms.saturating_mul(3_000_000)).saturating_add(CONNECTED_WITHIN);
     // Once all is delivered replicas are stopped.
     let ended = facts.drained.or(facts.end).map_or(Nanos::MAX, |(t, _)| t);
     if ended <= soon.saturating_add(HANDED_OVER_WITHIN) {

@@ -1,13 +1,15 @@
 //! exclusive: at most one replica has a lane.
 //!
-//! An epoch of a lane has one owner, until an asynchronous fail-over. Ownerships of a lane, and of what it was split from or into, do not
-//! overlap: the statement that takes it is sent no earlier than the owner before gave it back, stopped it or left, or its lease
-//! ended, whichever came first. A killed owner has its lane until the end of its last lease. A replica publishes only under
-//! a grant that it holds then, one call at a time; and no position is written under an epoch, and nothing is sent, once the next
-//! owner was told that it has the lane, on the same timeline.
+//! An epoch of a lane has one owner, until an asynchronous fail-over. Ownerships of a lane, and of what it was split from or
+//! into, do not overlap: the statement that takes it is sent no earlier than the owner before gave it back, stopped it or left,
+//! or its lease ended, whichever came first. A killed owner has its lane until the end of its last lease. A replica publishes
+//! only under a grant that it holds from the call's beginning to its last write, one call at a time, and gives back no lane with
+//! a call under way; and no position is written under an epoch, and nothing is sent, once the next owner was told that it has the
+//! lane, on the same timeline.
 
 use std::collections::{HashMap, HashSet};
 
+use super::TOLD_WITHIN;
 use crate::case::{Case, lines_of_call};
 use crate::covered::may_have_arrived;
 use crate::facts::{Ack, Claim, Ended, Facts, GrantNo, Line, Publish, ReplicaNo, at};
@@ -15,9 +17,6 @@ use crate::found::{About, Check, Found};
 use crate::history::Nanos;
 use crate::lanes::{Finest, Ownership};
 use crate::table::{duration, lane};
-
-/// A lane that is stopped from outside learns of it a moment later: what it begins meanwhile is cut before anything is sent.
-const HEARD_WITHIN: Nanos = 250_000_000;
 
 pub fn check(case: &Case, found: &mut Found) {
     let facts = &case.facts;
@@ -46,8 +45,9 @@ fn one_owner_of_an_epoch(case: &Case, found: &mut Found) {
         let (owner, line) = *owners.entry(key).or_insert((claim.replica, claim.line));
         if owner != claim.replica {
             found.violation(facts, Check::Exclusive, || {
-                let text = format!("Two replicas were given lane {} under epoch {}", lane(grant), grant.epoch);
-                (text, vec![line, claim.line], About { lane: Some(grant.clone()), ..About::default() })
+                let (lane, about) = case.lane(claim.grant);
+                let text = format!("Two replicas were given lane {lane} under epoch {}", grant.epoch);
+                (text, vec![line, claim.line], about)
             });
         }
     }
@@ -103,7 +103,7 @@ fn overlap(case: &Case, holder: &Ownership, next: &Ownership) -> (String, Vec<u3
     );
     let mut lines = vec![holder.line, next.line];
     lines.extend(holder.ended_line);
-    (text, lines, About { lane: Some(new.clone()), ..About::default() })
+    (text, lines, case.lane(next.grant).1)
 }
 
 fn publishes_under_a_grant(case: &Case, found: &mut Found) {
@@ -120,30 +120,33 @@ fn publishes_under_a_grant(case: &Case, found: &mut Found) {
             continue;
         }
         found.violation(facts, Check::Exclusive, || {
-            let grant = at(&facts.grants, publish.grant);
+            let (lane, about) = case.lane(publish.grant);
             let replica = at(&facts.replicas, publish.replica).map_or("", |replica| &replica.name);
             let mut lines = lines_of_call(publish);
             let what = match of_it.last() {
                 Some(ownership) => {
+                    lines.extend(publish.writing.map(|(_, line)| line));
                     lines.push(ownership.line);
                     lines.extend(ownership.ended_line);
                     "no longer holds"
                 }
                 None => "never took",
             };
-            let name = grant.map_or_else(String::new, lane);
-            let text = format!("Replica {replica} published batch {} of lane {name}, which it {what}", publish.batch);
-            (text, lines, About { lane: grant.cloned(), ..About::default() })
+            let text = format!("Replica {replica} published batch {} of lane {lane}, which it {what}", publish.batch);
+            (text, lines, about)
         });
     }
 }
 
-/// Whether a publish was begun within an ownership, leases aside: those have a check of their own.
+/// Whether a publish was begun and written within an ownership, leases aside: those have a check of their own. A lane is given
+/// back only when its last call is over. One that is stopped from outside learns of it a moment later: what it begins meanwhile
+/// is cut before anything is sent.
 fn holds(ownership: &Ownership, publish: &Publish) -> bool {
     let given_back = matches!(ownership.how, Some(Ended::Settled | Ended::Unsettled));
-    let slack = if given_back || may_have_arrived(publish) { 0 } else { HEARD_WITHIN };
-    let stopped = ownership.stopped.saturating_add(slack);
-    ownership.from <= publish.t && publish.t <= stopped
+    let slack = if given_back || may_have_arrived(publish) { 0 } else { TOLD_WITHIN };
+    let answered = publish.answered.map_or(Nanos::MAX, |(t, _)| t);
+    let last = if given_back { publish.wrote().max(answered) } else { publish.wrote() };
+    ownership.from <= publish.t && last <= ownership.stopped.saturating_add(slack)
 }
 
 fn one_call_at_a_time(case: &Case, found: &mut Found) {
@@ -151,11 +154,10 @@ fn one_call_at_a_time(case: &Case, found: &mut Found) {
     for (last, next) in &facts.overlapping {
         let (Some(last), Some(next)) = (at(&facts.publishes, *last), at(&facts.publishes, *next)) else { continue };
         found.violation(facts, Check::Exclusive, || {
-            let grant = at(&facts.grants, next.grant);
-            let name = grant.map_or_else(String::new, lane);
-            let text = format!("Batch {} of lane {name} was published before the call before it was over", next.batch);
+            let (lane, about) = case.lane(next.grant);
+            let text = format!("Batch {} of lane {lane} was published before the call before it was over", next.batch);
             let lines = [last.line].into_iter().chain(lines_of_call(next)).collect();
-            (text, lines, About { lane: grant.cloned(), ..About::default() })
+            (text, lines, about)
         });
     }
 }
@@ -165,7 +167,7 @@ struct Deed {
     what: &'static str,
     grant: GrantNo,
     timeline: u32,
-    /// When it was begun.
+    /// When it was begun; of several writes, the last one.
     t: Nanos,
     line: Line,
 }
@@ -176,8 +178,9 @@ fn deeds(facts: &Facts) -> Vec<Deed> {
         Deed { what: "A position", grant, timeline, t: sent, line }
     };
     let publish = |publish: &Publish| {
-        let Publish { grant, timeline, t, line, .. } = *publish;
-        Deed { what: "A batch", grant, timeline, t, line }
+        let Publish { grant, timeline, line, writing, .. } = *publish;
+        let line = writing.map_or(line, |(_, line)| line);
+        Deed { what: "A batch", grant, timeline, t: publish.wrote(), line }
     };
     let publishes = facts.publishes.iter().filter(|publish| may_have_arrived(publish)).map(publish);
     let mut deeds: Vec<Deed> = facts.acks.iter().map(position).chain(publishes).collect();
@@ -207,15 +210,14 @@ fn deeds_of_the_owner(case: &Case, found: &mut Found) {
             continue;
         };
         found.violation(facts, Check::Exclusive, || {
-            let grant = at(&facts.grants, deed.grant);
+            let (lane, about) = case.lane(deed.grant);
             let text = format!(
-                "{} of lane {} was written under epoch {}, after epoch {} had begun",
+                "{} of lane {lane} was written under epoch {}, after epoch {} had begun",
                 deed.what,
-                grant.map_or_else(String::new, lane),
                 epoch(deed.grant),
                 epoch(newer.grant)
             );
-            (text, vec![newer.line, deed.line], About { lane: grant.cloned(), ..About::default() })
+            (text, vec![newer.line, deed.line], about)
         });
     }
 }
@@ -300,6 +302,25 @@ mod tests {
         for (answer, expected) in [("cut", 0), ("d", 1)] {
             let dropped = held().dropped(20, "r1", std::slice::from_ref(&g));
             assert_eq!(dropped.published(21, "r1", &g, 1, &["a"], answer).judged(check).of(Check::Exclusive), expected);
+        }
+    }
+
+    /// It writes in pieces, the last of them when the lane is not its own any more.
+    #[test]
+    fn nothing_is_written_without_the_lane_by_a_call_that_was_begun_with_it() {
+        let g = grant(0, 1, 1);
+        let call = |wrote| {
+            let story = two().claimed(10, "r1", std::slice::from_ref(&g)).publish(20, "r1", &g, 1, &["a", "b"]);
+            story.writing(21, "r1", &g).writing(wrote, "r1", &g)
+        };
+        for (wrote, answered, expected) in [(25, 29, 0), (30, 29, 0), (31, 29, 1), (25, 31, 1)] {
+            let story = call(wrote).released(30, "r1", std::slice::from_ref(&g)).answered(answered, "r1", &g, 1, "dd");
+            assert_eq!(story.violations(check, Check::Exclusive), expected, "{wrote} {answered}");
+        }
+        // Nobody told that it lost the lane, and its lease lasts: the claim is a violation, too.
+        for (wrote, expected) in [(49, 1), (50, 2)] {
+            let story = call(wrote).answered(60, "r1", &g, 1, "dd").claimed(50, "r2", &one(0, 1, 2));
+            assert_eq!(story.violations(check, Check::Exclusive), expected, "{wrote}");
         }
     }
 

@@ -1,17 +1,17 @@
 //! in_flight: of each lane, no more messages are handed over and not yet covered by a written position than the run allows, and
 //! one batch.
 //!
-//! Each owner counts from nothing, and so does one that has met another timeline: it goes on from the written position. A position counts from a little before it is told to be confirmed: the relay acts upon it before it tells.
+//! Each owner counts from nothing, and so does one that has met another timeline: it goes on from the written position. A
+//! position counts from a little before it is told to be confirmed: the relay acts upon it before it tells.
 
 use std::collections::VecDeque;
 
+use super::TOLD_WITHIN;
 use crate::case::{Case, lines_of_call};
-use crate::facts::{PublishNo, at};
-use crate::found::{About, Check, Found};
-use crate::history::Nanos;
-
-/// How much later than known a position may be told.
-const TOLD_WITHIN: Nanos = 250_000_000;
+use crate::covered::is_rest_of;
+use crate::facts::{Publish, PublishNo, at};
+use crate::found::{Check, Found};
+use crate::lanes::stint;
 
 pub fn check(case: &Case, found: &mut Found) {
     let Some(run) = case.facts.run() else { return };
@@ -25,16 +25,16 @@ fn follow(case: &Case, found: &mut Found, lane: &[PublishNo], most: u64) {
     let facts = &case.facts;
     let (mut flying, mut sum): (VecDeque<(PublishNo, u64)>, u64) = (VecDeque::new(), 0);
     let (mut over, mut owner) = (false, None);
+    let mut last: Option<&Publish> = None;
     for number in lane {
         let Some(publish) = at(&facts.publishes, *number) else { continue };
-        let newest =
-            (publish.timeline, at(&facts.grants, publish.grant).map_or(0, |grant| grant.epoch), publish.replica);
+        let current = (stint(facts, publish), publish.replica);
         match owner {
-            Some(owner) if newest < owner => continue, // a former owner's, sent late
-            Some(owner) if newest == owner => {}
+            Some(owner) if current < owner => continue,
+            Some(owner) if current == owner => {}
             _ => {
                 flying.clear();
-                (sum, over, owner) = (0, false, Some(newest));
+                (sum, over, owner, last) = (0, false, Some(current), None);
             }
         }
         let now = publish.t.saturating_add(TOLD_WITHIN);
@@ -44,9 +44,8 @@ fn follow(case: &Case, found: &mut Found, lane: &[PublishNo], most: u64) {
             stays
         });
         // What is left of a batch is part of what its first attempt handed over.
-        let rest = flying.back().and_then(|(earlier, _)| at(&facts.publishes, *earlier)).is_some_and(|earlier| {
-            (earlier.batch, earlier.grant, earlier.replica) == (publish.batch, publish.grant, publish.replica)
-        });
+        let rest = !flying.is_empty() && last.is_some_and(|last| is_rest_of(facts, publish, last));
+        last = Some(publish);
         if !rest {
             flying.push_back((*number, u64::from(publish.len)));
             sum += u64::from(publish.len);
@@ -55,15 +54,12 @@ fn follow(case: &Case, found: &mut Found, lane: &[PublishNo], most: u64) {
         // Once for each time that it is exceeded.
         if sum > most && !over {
             found.violation(facts, Check::InFlight, || {
-                let grant = at(&facts.grants, publish.grant);
-                let text = format!(
-                    "{sum} messages of lane {} were in flight, and at most {most} may be",
-                    grant.map_or_else(String::new, crate::table::lane)
-                );
+                let (lane, about) = case.lane(publish.grant);
+                let text = format!("{sum} messages of lane {lane} were in flight, and at most {most} may be");
                 let first = flying.front().and_then(|(first, _)| at(&facts.publishes, *first));
                 let mut lines: Vec<_> = first.into_iter().flat_map(lines_of_call).collect();
                 lines.push(publish.line);
-                (text, lines, About { lane: grant.cloned(), ..About::default() })
+                (text, lines, about)
             });
         }
         over = sum > most;
@@ -100,6 +96,27 @@ mod tests {
         let story = (1..=9)
             .fold(Story::run(false), |story, n| story.published(SECOND * n, "r", &g, 1, &["a", "b", "c", "d"], "tttt"));
         assert_eq!(story.judged(check).counts.most_in_flight, 4);
+    }
+
+    #[test]
+    fn what_is_left_of_a_batch_counts_once() {
+        let g = grant(0, 1, 1);
+        let story = Story::run(false)
+            .published(SECOND, "r", &g, 1, &["a", "b", "c"], "dtt")
+            .published(SECOND * 2, "r", &g, 1, &["b", "c"], "dt")
+            .published(SECOND * 3, "r", &g, 1, &["c"], "d");
+        assert_eq!(story.judged(check).counts.most_in_flight, 3);
+    }
+
+    /// The lane was read anew, and cut into other batches under the same number.
+    #[test]
+    fn another_batch_under_the_same_number_counts() {
+        let g = grant(0, 1, 1);
+        let ids: Vec<String> = (0..13).map(|n| format!("n{n}")).collect();
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let story = Story::run(false).published(SECOND, "r", &g, 1, &["a"], "ambiguous").reopened(SECOND * 2, "r", &g);
+        let found = story.published(SECOND * 3, "r", &g, 1, &ids, "").judged(check);
+        assert_eq!((found.of(Check::InFlight), found.counts.most_in_flight), (1, 13));
     }
 
     /// At a sink that keeps a position, numbers jump over what the new primary does not know.

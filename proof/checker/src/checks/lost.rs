@@ -1,5 +1,5 @@
 //! lost: every message of a committed transaction arrived at the sink. What an asynchronous fail-over lost may have arrived or
-//! not, and is counted apart.
+//! not, and is counted apart; so is what arrived and may have been committed until a fail-over, or never was.
 //!
 //! Of a lost message is shown what its writer did, whether it was ever published, which position passed it, and whether a segment
 //! was emptied after its commit.

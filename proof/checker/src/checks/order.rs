@@ -8,7 +8,7 @@
 use crate::arrivals::{Arrived, told};
 use crate::case::Case;
 use crate::covered::may_have_arrived;
-use crate::facts::{Facts, MessageNo, ReplicaNo, Write, at};
+use crate::facts::{Facts, MessageNo, ReplicaNo, Write, at, taken};
 use crate::fates::Fate;
 use crate::found::{Check, Found};
 use crate::history::Nanos;
@@ -125,7 +125,7 @@ impl Times {
                 if let Some(began) = times.began.get_mut(*message as usize) {
                     *began = (*began).min(publish.t);
                 }
-                let answered = publish.answered.filter(|_| matches!(letter, b'd' | b'r'));
+                let answered = publish.answered.filter(|_| taken(*letter));
                 if let (Some((t, _)), Some(delivered)) = (answered, times.delivered.get_mut(*message as usize)) {
                     *delivered = (*delivered).min((t, publish.replica));
                 }

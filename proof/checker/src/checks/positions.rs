@@ -6,23 +6,21 @@ use std::collections::HashMap;
 
 use crate::case::Case;
 use crate::facts::{Ack, at};
-use crate::found::{About, Check, Found};
+use crate::found::{Check, Found};
+use crate::lanes::{Lane, ancestors, lane};
 
 pub fn check(case: &Case, found: &mut Found) {
     let facts = &case.facts;
     let mut acks: Vec<&Ack> = facts.acks.iter().collect();
     acks.sort_by_key(|ack| (ack.sent, ack.line));
     found.counts.positions = acks.len() as u64;
-    let mut told: HashMap<(&str, u32, u32), Vec<&Ack>> = HashMap::new();
+    let mut told: HashMap<Lane<'_>, Vec<&Ack>> = HashMap::new();
     for ack in acks {
         let Some(grant) = at(&facts.grants, ack.grant) else { continue };
         // A lane that has none yet goes on from the lane it was split from.
-        let halved = std::iter::successors(Some(grant.of), |of| (of % 2 == 0 && *of > 0).then_some(of / 2));
-        let before = halved.filter(|of| *of > 0).find_map(|of| {
-            let told = told.get(&(grant.relay.as_str(), grant.lane % of, of))?;
-            told.iter().rev().find(|before| !taken_back(case, before, ack)).copied()
-        });
-        told.entry((grant.relay.as_str(), grant.lane, grant.of)).or_default().push(ack);
+        let last_of = |lane| told.get(&lane)?.iter().rev().find(|before| !taken_back(case, before, ack)).copied();
+        let before: Option<&Ack> = ancestors(lane(grant)).find_map(last_of);
+        told.entry(lane(grant)).or_default().push(ack);
         let Some(before) = before else { continue };
         let fell = match (ack.batch < before.batch, ack.consumed < before.consumed) {
             (true, _) => format!("batch {} after batch {}", ack.batch, before.batch),
@@ -30,8 +28,8 @@ pub fn check(case: &Case, found: &mut Found) {
             _ => continue,
         };
         found.violation(facts, Check::Positions, || {
-            let text = format!("The position of lane {} fell: {fell}", crate::table::lane(grant));
-            (text, vec![before.line, ack.line], About { lane: Some(grant.clone()), ..About::default() })
+            let (lane, about) = case.lane(ack.grant);
+            (format!("The position of lane {lane} fell: {fell}"), vec![before.line, ack.line], about)
         });
     }
 }

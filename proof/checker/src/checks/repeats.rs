@@ -1,20 +1,23 @@
 //! repeats: a message comes again only where that is allowed.
 //!
 //! Where the sink refuses old epochs and drops repeats, no message arrives twice, ever; and since such a sink keeps a position,
-//! nothing is sent to it again that it has, unless the database was failed over in between. Elsewhere a message that may have been
-//! taken is published again only if something happened to its first publisher, which the history tells: it lost the lane or its
-//! lease, was killed, did not get an answer, read the lane anew because of one, gave the lane back in the middle of the batch,
-//! or met another timeline. Never if a position that covers it was confirmed before, and no fail-over lost that. And nothing
-//! arrives more often than it was published.
+//! nothing is sent to it again that it has, unless the database was failed over in between. Elsewhere a message that may have
+//! been taken is published again only if something happened to its first publisher, which the history tells: it lost the lane or
+//! its lease, was killed, did not get an answer, read the lane anew because of one, gave the lane back in the middle of the
+//! batch or after having drained it in vain, or met another timeline. Its own word is not enough: who says that it lost a lane
+//! within its lease has to have lost it to somebody, and who gives one back undrained had begun no call for as long as draining
+//! may take. Never if a position that covers it was confirmed before, and no fail-over lost that. And nothing arrives more often
+//! than it was published.
 
 use std::collections::HashMap;
 
+use super::TOLD_WITHIN;
 use crate::case::{Case, lines_of_call};
 use crate::covered::may_have_arrived;
-use crate::facts::{Answer, Ended, GrantNo, MessageNo, Publish, PublishNo, ReplicaNo, at};
+use crate::facts::{Answer, Ended, GrantNo, MessageNo, Publish, PublishNo, ReplicaNo, at, taken};
 use crate::found::{Check, Found};
-use crate::history::Nanos;
-use crate::lanes::Ownership;
+use crate::history::{Grant, Nanos};
+use crate::lanes::{Ownership, related};
 use crate::table::duration;
 use crate::verdict::Repeats;
 
@@ -112,7 +115,7 @@ fn again(
             format!("{} after a position that covers it was confirmed", duration(publish.t - cover.t))
         }
         None if !may_be_there => return,
-        None => match reasons.of(matches!(letter, b'd' | b'r'), earlier, publish) {
+        None => match reasons.of(taken(letter), earlier, publish) {
             Some(reason) => {
                 *reason(&mut found.counts.repeats) += 1;
                 return;
@@ -185,13 +188,36 @@ impl<'a> Reasons<'a> {
         } else if self.reopened_between(earlier, until) {
             Some(|repeats| &mut repeats.reopened)
         } else {
-            match given_back {
-                Some(Ended::Settled) if !self.is_unfinished(earlier, until) => None,
-                Some(Ended::Settled | Ended::Unsettled) => Some(|repeats| &mut repeats.handed_over),
-                Some(Ended::Dropped | Ended::Left) => Some(|repeats| &mut repeats.lost_lease),
-                None => ended.map(|_| -> Reason { |repeats| &mut repeats.lost_lease }),
-            }
+            let owned = ended?;
+            let (excused, reason): (bool, Reason) = match given_back {
+                Some(Ended::Settled) => (self.is_unfinished(earlier, until), |repeats| &mut repeats.handed_over),
+                Some(Ended::Unsettled) => (self.may_be_unsettled(earlier, until), |repeats| &mut repeats.handed_over),
+                Some(Ended::Dropped) => (self.is_taken_away(owned), |repeats| &mut repeats.lost_lease),
+                Some(Ended::Raised | Ended::Left) | None => (true, |repeats| &mut repeats.lost_lease),
+            };
+            excused.then_some(reason)
         }
+    }
+
+    /// Whether somebody else had taken the lane, or a part of it, when its owner stopped.
+    fn is_taken_away(&self, owned: &Ownership) -> bool {
+        let grants = &self.case.facts.grants;
+        let Some(lost) = at(grants, owned.grant) else { return false };
+        let takes = |grant: &Grant| grant.epoch > lost.epoch && related(grant, lost);
+        let meanwhile = |other: &&Ownership| owned.from < other.from && other.from <= owned.stopped;
+        let mut others = self.case.ownerships.iter().filter(meanwhile);
+        others.any(|other| at(grants, other.grant).is_some_and(takes))
+    }
+
+    /// Whether a lane that was given back undrained could not be drained: it was not known what the sink has, or no call was
+    /// begun any more for as long as draining may take. A call that was cut off then says nothing: whoever never drains has such,
+    /// too.
+    fn may_be_unsettled(&self, earlier: &Publish, to: Nanos) -> bool {
+        let drain = self.case.facts.run().map_or(0, |run| run.drain_ms.saturating_mul(1_000_000));
+        let waited = |last: &Publish| to.saturating_sub(last.t).saturating_add(TOLD_WITHIN) >= drain;
+        self.first_answer(earlier, |answer| !matches!(answer, Answer::Letters | Answer::Cut)).is_some_and(|t| t <= to)
+            || self.is_unfinished(earlier, to)
+            || self.last_call(earlier, to).is_none_or(waited)
     }
 
     /// Who had the lane when a call began.
@@ -202,21 +228,33 @@ impl<'a> Reasons<'a> {
 
     /// Whether the lane was read anew since a call, after one of its calls had an answer that does not say what the sink has.
     fn reopened_between(&self, earlier: &Publish, to: Nanos) -> bool {
-        let of_it = (earlier.replica, earlier.grant);
-        let calls = self.calls.get(&of_it).map_or(&[][..], Vec::as_slice);
+        let Some(unsure) = self.first_answer(earlier, |answer| answer != Answer::Letters) else { return false };
+        let reopened = self.reopened.get(&(earlier.replica, earlier.grant));
+        reopened.is_some_and(|reopened| reopened.iter().any(|t| unsure <= *t && *t <= to))
+    }
+
+    fn calls_of(&self, publish: &Publish) -> &[&'a Publish] {
+        self.calls.get(&(publish.replica, publish.grant)).map_or(&[][..], Vec::as_slice)
+    }
+
+    /// When the lane's first call from this one on that has such an answer got it.
+    fn first_answer(&self, earlier: &Publish, is: impl Fn(Answer) -> bool) -> Option<Nanos> {
+        let calls = self.calls_of(earlier);
         let from = calls.partition_point(|call| call.t < earlier.t);
-        let unsure = calls.iter().skip(from).find(|call| call.answer != Answer::Letters);
-        let Some((unsure, _)) = unsure.and_then(|call| call.answered) else { return false };
-        self.reopened.get(&of_it).is_some_and(|reopened| reopened.iter().any(|t| unsure <= *t && *t <= to))
+        calls.iter().skip(from).find(|call| is(call.answer))?.answered.map(|(t, _)| t)
+    }
+
+    /// The last call of the lane that was begun until then.
+    fn last_call(&self, of: &Publish, to: Nanos) -> Option<&'a Publish> {
+        let calls = self.calls_of(of);
+        calls.partition_point(|call| call.t <= to).checked_sub(1).and_then(|index| calls.get(index)).copied()
     }
 
     /// Whether a call belongs to the lane's last batch until then, and that was not taken as a whole.
     fn is_unfinished(&self, earlier: &Publish, to: Nanos) -> bool {
-        let calls = self.calls.get(&(earlier.replica, earlier.grant)).map_or(&[][..], Vec::as_slice);
-        let last = calls.partition_point(|call| call.t <= to).checked_sub(1).and_then(|index| calls.get(index));
-        last.is_some_and(|last| {
+        self.last_call(earlier, to).is_some_and(|last| {
             let letters = self.case.facts.letters_of(last);
-            last.batch == earlier.batch && !letters.iter().all(|letter| matches!(letter, b'd' | b'r'))
+            last.batch == earlier.batch && !letters.iter().all(|letter| taken(*letter))
         })
     }
 }
@@ -224,8 +262,8 @@ impl<'a> Reasons<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{Event, Grant};
-    use crate::story::{Story, grant};
+    use crate::history::Event;
+    use crate::story::{SECOND, Story, grant};
 
     fn ours(epoch: i64) -> [Grant; 1] {
         [grant(0, 1, epoch)]
@@ -261,7 +299,7 @@ mod tests {
         let (a, b) = (grant(0, 2, 1), grant(2, 4, 2));
         let story = |acknowledged| {
             Story::run(false)
-                .joined(1, "r1", 1_000)
+                .joined(1, "r1", 24)
                 .claimed(5, "r1", &[grant(0, 2, 1)])
                 .published(10, "r1", &a, 1, &["a"], "d")
                 .acknowledged(acknowledged, "r1", &a, 1)
@@ -322,14 +360,63 @@ mod tests {
         let later = first().published(12, "r1", &a, 2, &["b"], "t");
         assert_eq!(next(later.released(20, "r1", &ours(1))).0, 1, "another batch was interrupted");
         let handed_over = Repeats { handed_over: 1, ..Repeats::default() };
-        let unsettled = Event::Released { replica: "r1".into(), grants: ours(1).to_vec(), settled: false };
-        assert_eq!(next(first().at(20, unsettled)), (0, handed_over.clone()));
         let interrupted = two(false).published(10, "r1", &a, 1, &["a", "b"], "dt").released(20, "r1", &ours(1));
         assert_eq!(next(interrupted), (0, handed_over));
         let lost_lease = Repeats { lost_lease: 1, ..Repeats::default() };
-        assert_eq!(next(first().left(20, "r1")), (0, lost_lease.clone()));
-        assert_eq!(next(first().dropped(20, "r1", &ours(1))), (0, lost_lease));
+        assert_eq!(next(first().left(20, "r1")), (0, lost_lease));
         assert_eq!(next(first()).0, 1, "its lease lasts");
+    }
+
+    /// Whoever never drains says as much.
+    #[test]
+    fn who_gives_a_lane_back_undrained_had_tried_to_drain_it() {
+        let (a, b) = (grant(0, 1, 1), grant(0, 1, 2));
+        let first = |until| Story::run(false).joined(1, "r1", until).claimed(5, "r1", &ours(1));
+        let next = |story: Story, t| {
+            let story = story.released_unsettled(t, "r1", &ours(1)).claimed(t + 1, "r2", &ours(2));
+            found(&story.published(t + 2, "r2", &b, 1, &["a"], "d"))
+        };
+        let handed_over = (0, Repeats { handed_over: 1, ..Repeats::default() });
+        let taken = || first(60 * SECOND).published(SECOND, "r1", &a, 1, &["a"], "d");
+        assert_eq!(next(taken(), 6 * SECOND - TOLD_WITHIN), handed_over, "five seconds are over");
+        assert_eq!(next(taken(), 6 * SECOND - TOLD_WITHIN - 1).0, 1);
+        let went_on = taken().published(2 * SECOND, "r1", &a, 2, &["b"], "d");
+        assert_eq!(next(went_on, 6 * SECOND).0, 1, "it began another call meanwhile");
+        let unsure = taken().published(2 * SECOND, "r1", &a, 2, &["b"], "ambiguous");
+        assert_eq!(next(unsure, 3 * SECOND), handed_over);
+        let cut = taken().published(2 * SECOND, "r1", &a, 2, &["b"], "cut");
+        assert_eq!(next(cut, 3 * SECOND).0, 1);
+        let interrupted = first(60 * SECOND).published(SECOND, "r1", &a, 1, &["a", "c"], "dt");
+        assert_eq!(next(interrupted, 2 * SECOND), handed_over);
+    }
+
+    /// Older histories tell of a lane that was given back undrained as dropped first, and then as settled.
+    #[test]
+    fn what_older_histories_tell_of_an_undrained_lane() {
+        let (a, b) = (grant(0, 1, 1), grant(0, 1, 2));
+        let dropped =
+            Event::Dropped { replica: "r1".into(), grants: ours(1).to_vec(), why: "it is given back as it is".into() };
+        for (t, expected) in [(2 * SECOND, 1), (6 * SECOND, 0)] {
+            let story = Story::run(false).joined(1, "r1", 60 * SECOND).claimed(5, "r1", &ours(1));
+            let story = story.published(SECOND, "r1", &a, 1, &["a"], "d").at(t, dropped.clone());
+            let story = story.released(t + 1, "r1", &ours(1)).published(t + 2, "r2", &b, 1, &["a"], "d");
+            assert_eq!(found(&story).0, expected);
+        }
+    }
+
+    #[test]
+    fn who_says_that_it_lost_a_lane_had_lost_it() {
+        let (a, b) = (grant(0, 1, 1), grant(0, 1, 2));
+        let lost_lease = (0, Repeats { lost_lease: 1, ..Repeats::default() });
+        for (until, claimed, expected) in [(1_000, 25, None), (1_000, 20, Some(())), (19, 25, Some(()))] {
+            let story = Story::run(false).joined(1, "r1", until).claimed(5, "r1", &ours(1));
+            let story = story.published(10, "r1", &a, 1, &["a"], "d").dropped(20, "r1", &ours(1));
+            let story = story.claimed(claimed, "r2", &ours(2)).published(30, "r2", &b, 1, &["a"], "d");
+            match expected {
+                Some(()) => assert_eq!(found(&story), lost_lease),
+                None => assert_eq!(found(&story).0, 1, "nobody had taken it, and its lease lasted"),
+            }
+        }
     }
 
     #[test]

@@ -60,11 +60,8 @@ fn may_be_torn(facts: &Facts, line: Line) -> bool {
     });
     let told_nothing = file.and_then(|file| facts.files.get(file)).is_none_or(|file| file.first == line);
     if told_nothing {
-        let known = |pid| facts.replicas.iter().any(|replica| replica.pid == Some(pid));
-        return facts
-            .faults
-            .iter()
-            .any(|fault| fault.kind.starts_with("kill") && fault.pid.is_some_and(|pid| !known(pid)));
+        let mut kills = facts.faults.iter().filter(|fault| fault.kind.starts_with("kill") && fault.pid.is_some());
+        return kills.any(|kill| !facts.replicas.iter().any(|replica| kill.hits(replica)));
     }
     of_it.any(|replica| facts.killed(replica).is_some())
 }

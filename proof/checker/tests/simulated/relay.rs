@@ -127,7 +127,8 @@ fn acts(stage: &mut Stage, index: usize) {
     let (id, name) = (stage.replicas[index].id(), stage.replicas[index].name.clone());
     stage.replicas[index].until = stage.t + LEASE;
     let until = stage.t + LEASE;
-    stage.tell(&name, Event::Renewed { replica: id, until });
+    let confirmed = Some(stage.t);
+    stage.tell(&name, Event::Renewed { replica: id, until, confirmed });
     let mine = stage.replicas[index].lanes.len();
     let fair = stage.database.rows.len().div_ceil(3);
     if mine < fair && stage.t >= stage.claims_from {

@@ -117,6 +117,7 @@ impl Stage {
             batch_messages: 4,
             ttl_ms: 5_000,
             drain_within_ms: 60_000,
+            drain_ms: 5_000,
         };
         self.tell("stage", Event::Run(run));
         for _ in 0..steps {

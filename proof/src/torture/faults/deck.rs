@@ -21,7 +21,7 @@ const TRIES: u32 = 4;
 /// At most so many fail-overs in a run, and doublings of the lanes.
 const FAIL_OVERS: u32 = 20;
 const SPLITS: u32 = 3;
-/// Between the fail-overs of a run that goes by the number of its messages.
+/// From one fail-over to the next in a run that goes by the number of its messages.
 const APART: Duration = Duration::from_secs(180);
 
 /// One fault to come.
@@ -100,17 +100,19 @@ impl Deck {
     }
 }
 
-/// What is left of what a run bears only so often. Spent by what took place.
+/// What is left of what a run bears only so often. Spent by what has happened, whether or not the fault went to its end.
 pub(super) struct Budget {
     apart: Duration,
     fail_overs: u32,
+    /// When the last one was over, counted from the beginning.
+    last: Option<Duration>,
     splits: u32,
 }
 
 impl Budget {
     pub(super) fn new(plan: &Plan) -> Budget {
         let apart = if plan.length.is_zero() { APART } else { plan.length / FAIL_OVERS };
-        Budget { apart, fail_overs: 0, splits: 0 }
+        Budget { apart, fail_overs: 0, last: None, splits: 0 }
     }
 
     /// Whether there may be one more, so long after the beginning.
@@ -118,14 +120,17 @@ impl Budget {
         match kind {
             Kind::Split => self.splits < SPLITS,
             kind if kind.is_fail_over() => {
-                self.fail_overs < FAIL_OVERS && elapsed >= self.apart.saturating_mul(self.fail_overs)
+                self.fail_overs < FAIL_OVERS && self.last.is_none_or(|last| elapsed >= last + self.apart)
             }
             _ => true,
         }
     }
 
-    pub(super) fn spend(&mut self, kind: Kind) {
-        self.fail_overs += u32::from(kind.is_fail_over());
+    pub(super) fn spend(&mut self, kind: Kind, elapsed: Duration) {
+        if kind.is_fail_over() {
+            self.fail_overs += 1;
+            self.last = Some(elapsed);
+        }
         self.splits += u32::from(kind == Kind::Split);
     }
 }
@@ -209,16 +214,16 @@ mod tests {
     }
 
     #[test]
-    fn fail_overs_are_spread_and_counted_when_they_took_place() {
+    fn fail_overs_are_apart_however_late_the_first_one_was_and_so_many_at_most() {
         let second = Duration::from_secs(1);
-        let mut budget = Budget { apart: 10 * second, fail_overs: 0, splits: 0 };
-        assert!(budget.allows(Kind::FailOverSync, Duration::ZERO));
-        budget.spend(Kind::FailOverSync);
-        assert!(!budget.allows(Kind::FailOverAsync, 9 * second) && budget.allows(Kind::FailOverAsync, 10 * second));
-        (1..FAIL_OVERS).for_each(|_| budget.spend(Kind::FailOverAsync));
+        let mut budget = Budget { apart: 10 * second, fail_overs: 0, last: None, splits: 0 };
+        assert!(budget.allows(Kind::FailOverSync, 35 * second));
+        budget.spend(Kind::FailOverSync, 35 * second);
+        assert!(!budget.allows(Kind::FailOverAsync, 44 * second) && budget.allows(Kind::FailOverWakes, 45 * second));
+        (1..FAIL_OVERS).for_each(|_| budget.spend(Kind::FailOverAsync, 45 * second));
         assert!(!budget.allows(Kind::FailOverSync, 1_000 * second));
         assert!(budget.allows(Kind::Kill, Duration::ZERO));
-        (0..SPLITS).for_each(|_| budget.spend(Kind::Split));
+        (0..SPLITS).for_each(|_| budget.spend(Kind::Split, Duration::ZERO));
         assert!(!budget.allows(Kind::Split, 1_000 * second));
     }
 

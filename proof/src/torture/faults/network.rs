@@ -1,10 +1,11 @@
 //! What happens to a replica's ways.
 
+use std::time::Duration;
+
 use rand::RngExt;
 
-use super::{Hit, undo};
+use super::{Hit, in_force};
 use crate::Error;
-use crate::proxy::Proxy;
 use crate::torture::primary::{UNDO_WITHIN, again};
 use crate::torture::stage::Stage;
 use crate::torture::ways::{Trouble, hurt};
@@ -15,43 +16,38 @@ pub(super) async fn stall(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
     outbox(stage, hit, if questions { Trouble::StallQuestions } else { Trouble::StallAnswers }).await
 }
 
+/// False if nobody was connected.
 pub(super) async fn outbox(stage: &Stage, hit: &mut Hit, trouble: Trouble) -> Result<bool, Error> {
-    let length = hit.about_a_lease();
+    let length = if trouble == Trouble::Cut { Duration::ZERO } else { hit.about_a_lease() };
     let Some(post) = stage.fleet.posts.get(hit.target) else { return Ok(false) };
-    let fault = hit.begin(stage, &post.name, post.lock().await.pid());
-    let hurt = post.ways.hurt(trouble).await;
-    if hurt.is_ok() && trouble != Trouble::Cut {
-        stage.hold(length).await;
+    let pid = post.lock().await.pid();
+    if pid.is_none() || post.ways.connections() == 0 {
+        return Ok(false);
     }
-    undo(stage, hit, again(UNDO_WITHIN, || post.ways.heal())).await;
-    fault.end();
-    hurt.map(|()| true)
+    let healed = again(UNDO_WITHIN, || post.ways.heal());
+    in_force(stage, hit, (post.name.as_str(), pid), length, post.ways.hurt(trouble), healed).await
 }
 
-/// With a cut, answers are lost of what the sink has taken: they are kept back for a moment first.
+/// With a cut, answers are lost of what the sink has taken: they are kept back for a moment first. False if nobody was connected.
 pub(super) async fn sink(stage: &Stage, hit: &mut Hit, cut: bool) -> Result<bool, Error> {
     let Some(post) = stage.fleet.posts.get(hit.target) else { return Ok(false) };
     let Some(door) = &post.ways.sink else { return Ok(false) };
-    let fault = hit.begin(stage, &post.name, post.lock().await.pid());
-    let hurt = if cut { lose_answers(stage, hit, door).await } else { hang(stage, hit, door).await };
-    undo(stage, hit, again(UNDO_WITHIN, || door.heal())).await;
-    fault.end();
-    hurt.map(|()| true)
-}
-
-async fn lose_answers(stage: &Stage, hit: &mut Hit, door: &Proxy) -> Result<(), Error> {
-    hurt(door, Trouble::StallAnswers).await?;
-    stage.hold(hit.millis(5, 700)).await;
-    hurt(door, Trouble::Cut).await
-}
-
-async fn hang(stage: &Stage, hit: &mut Hit, door: &Proxy) -> Result<(), Error> {
+    let pid = post.lock().await.pid();
+    if pid.is_none() || door.connections() == 0 {
+        return Ok(false);
+    }
     let trouble = match hit.random.random_range(0..3) {
+        _ if cut => Trouble::StallAnswers,
         0 => Trouble::BlackHole,
         1 => Trouble::StallQuestions,
         _ => Trouble::StallAnswers,
     };
-    hurt(door, trouble).await?;
-    stage.hold(hit.about_a_lease()).await;
-    Ok(())
+    let length = if cut { hit.millis(5, 700) } else { hit.about_a_lease() };
+    let over = async {
+        if cut {
+            hurt(door, Trouble::Cut).await?;
+        }
+        again(UNDO_WITHIN, || door.heal()).await
+    };
+    in_force(stage, hit, (post.name.as_str(), pid), length, hurt(door, trouble), over).await
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::RngExt;
 
-use super::{Hit, undo};
+use super::{Hit, in_force};
 use crate::Error;
 use crate::torture::fleet::Post;
 use crate::torture::plan::{TTL, TTL_MS};
@@ -18,11 +18,8 @@ fn post<'a>(stage: &'a Stage, hit: &Hit) -> Result<&'a Post, Error> {
 /// Over when the next process starts.
 pub(super) async fn kill(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
     let post = post(stage, hit)?;
-    let mut state = post.lock().await;
-    let Some(pid) = state.pid() else { return Ok(false) };
-    let fault = hit.begin(stage, &post.name, Some(pid));
-    state.kill(hit.millis(0, 3_000), fault);
-    Ok(true)
+    let after = hit.millis(0, 3_000);
+    post.kill(after, |pid| hit.begin(stage, &post.name, Some(pid)), &stage.log).await
 }
 
 pub(super) async fn stop(stage: &Stage, hit: &mut Hit, long: bool) -> Result<bool, Error> {
@@ -83,20 +80,22 @@ pub(super) async fn reconfigure(stage: &Stage, hit: &mut Hit) -> Result<bool, Er
     Ok(told)
 }
 
+/// False if one of them had no process when its turn came.
 pub(super) async fn rolling_restart(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
     let fault = hit.begin(stage, "all", None);
+    let mut all = true;
     for post in &stage.fleet.posts {
-        if post.lasting {
-            post.reconfigure(&stage.plan.folder, &stage.fleet.common).await?;
+        all &= if post.lasting {
+            post.reconfigure(&stage.plan.folder, &stage.fleet.common).await?
         } else {
             // The next start writes the configuration again.
             post.change().await;
-            post.stop(Duration::ZERO, &stage.log).await?;
-        }
+            post.stop(Duration::ZERO, &stage.log).await?
+        };
         stage.hold(TTL).await;
     }
     fault.end();
-    Ok(true)
+    Ok(all)
 }
 
 /// Whoever follows a clock looks at it once a second.
@@ -113,12 +112,10 @@ pub(super) async fn clock(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
     let post = post(stage, hit)?;
     let Some(clock) = &post.clock else { return Ok(false) };
     let pid = post.lock().await.pid();
-    let fault = hit.begin(stage, &post.name, pid);
-    let jumped = clock.set(jump(hit));
-    if jumped.is_ok() {
-        stage.hold(hit.millis(CLOCK_LEAST, 15_000)).await;
+    if pid.is_none() {
+        return Ok(false);
     }
-    undo(stage, hit, again(UNDO_WITHIN, || async { clock.set("+0") })).await;
-    fault.end();
-    jumped.map(|()| true)
+    let (offset, length) = (jump(hit), hit.millis(CLOCK_LEAST, 15_000));
+    let set_right = again(UNDO_WITHIN, || async { clock.set("+0") });
+    in_force(stage, hit, (post.name.as_str(), pid), length, async { clock.set(offset) }, set_right).await
 }

@@ -1,23 +1,32 @@
 //! What happens to the outbox's server.
 
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use checker::history::Event;
+use pgbaton::control::relays;
 use rand::RngExt;
 use tokio::time::Instant;
 use tokio_postgres::Client;
 
 use super::replicas::{CLOCK_LEAST, jump};
-use super::{Hit, undo};
+use super::{Hit, in_force, undo};
 use crate::Error;
 use crate::servers::Cluster;
 use crate::torture::outbox::NAME;
 use crate::torture::pair::{FailedOver, Pair};
 use crate::torture::primary::{UNDO_WITHIN, again, within};
 use crate::torture::stage::Stage;
+use crate::torture::ways::{Trouble, hurt};
 
 /// How long replicas are waited for that have to find the new primary.
 const MOVED_WITHIN: Duration = Duration::from_secs(20);
+/// Within how long all owners are to have split their lanes.
+const SPLIT_WITHIN: Duration = Duration::from_secs(60);
+/// What a server says that has no place for another connection.
+const NO_SLOT: [&str; 2] = ["too many clients", "remaining connection slots"];
+/// Between two looks at where replicas are.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long the log is written to until its disk is full.
 const FILL_WITHIN: Duration = Duration::from_secs(10);
 
@@ -75,10 +84,11 @@ pub(super) async fn fail_over(stage: &Stage, hit: &mut Hit, how: FailOver) -> Re
     fault.end();
     // If this fails, the next fail-over makes one.
     let rebuilt = pair.rebuild().await;
-    done.and(rebuilt).map(|()| true)
+    done.and_then(|done| rebuilt.map(|()| done))
 }
 
-async fn change_places(stage: &Stage, hit: &mut Hit, pair: &mut Pair, how: FailOver) -> Result<(), Error> {
+/// False if the old primary was to come back, and nobody met it.
+async fn change_places(stage: &Stage, hit: &mut Hit, pair: &mut Pair, how: FailOver) -> Result<bool, Error> {
     let safe = if how == FailOver::Asynchronous {
         Some(pair.cut_off().await?)
     } else {
@@ -93,7 +103,8 @@ async fn change_places(stage: &Stage, hit: &mut Hit, pair: &mut Pair, how: FailO
     let woken = match done {
         Ok((FailedOver { from, to, timeline }, mut old)) => {
             stage.log.book.tell(Event::FailedOver { from, to, timeline, safe });
-            let woken = if how == FailOver::Wakes { wake(stage, hit, pair, &mut old).await } else { Ok(()) };
+            hit.spent = true;
+            let woken = if how == FailOver::Wakes { wake(stage, hit, pair, &mut old).await } else { Ok(true) };
             pair.bury(old).await;
             woken
         }
@@ -104,73 +115,113 @@ async fn change_places(stage: &Stage, hit: &mut Hit, pair: &mut Pair, how: FailO
 }
 
 /// The old primary comes back, takes writes, and is where replicas look for the outbox, too. All of them have met the new one:
-/// none may write to the old one.
-async fn wake(stage: &Stage, hit: &mut Hit, pair: &Pair, old: &mut Cluster) -> Result<(), Error> {
+/// none may write to the old one. False if that was not to be seen.
+async fn wake(stage: &Stage, hit: &mut Hit, pair: &Pair, old: &mut Cluster) -> Result<bool, Error> {
     if !all_have_moved(stage, pair).await? {
         stage.log.effect("fail_over_wakes woke nobody: a replica did not come to the new primary in time");
-        return Ok(());
+        return Ok(false);
     }
-    old.start_again().await?;
-    // It waits for no standby, or no write would ever be seen.
-    let admin = old.admin("postgres").await?;
-    within(admin.batch_execute("alter system reset synchronous_standby_names")).await?;
-    within(admin.batch_execute("select pg_reload_conf()")).await?;
-    let before = pair.written_by_replicas(old).await?;
-    stage.hold(hit.millis(500, 8_000)).await;
-    let after = pair.written_by_replicas(old).await?;
-    if before != after {
-        stage.log.find(format!("a replica wrote to an old primary that came back: {before} became {after}"));
+    let met = meet(stage, hit, pair, old).await;
+    for post in &stage.fleet.posts {
+        undo(stage, hit, again(UNDO_WITHIN, || post.ways.heal())).await;
     }
-    stage.log.effect("fail_over_wakes brought an old primary back");
-    old.stop_immediate().await
+    if met? {
+        stage.log.effect("fail_over_wakes brought an old primary back");
+        return Ok(true);
+    }
+    stage.log.effect("fail_over_wakes: nobody tried the old primary");
+    Ok(false)
 }
 
-/// Waits until each replica that has a process has renewed its lease at the new primary. False if that takes long: it may stand
-/// still at a fail point.
+/// Nobody is let through to the old primary before it is known what stands in it. Then the doors to the new one are closed for
+/// a while: who has lost its connections finds only the old one. False if nobody has tried it.
+async fn meet(stage: &Stage, hit: &mut Hit, pair: &Pair, old: &mut Cluster) -> Result<bool, Error> {
+    let (old_side, new_side) = (1 - pair.on(), pair.on());
+    let ways = || stage.fleet.posts.iter().map(|post| &post.ways);
+    let reached = || ways().map(|doors| doors.side(old_side).reached()).sum::<usize>();
+    for doors in ways() {
+        hurt(doors.side(old_side), Trouble::Refuse).await?;
+    }
+    old.start_again().await?;
+    // Or no write would ever be seen.
+    old.wait_for_standby(false).await?;
+    let (written, reached_before) = (pair.written_by_replicas(old).await?, reached());
+    for doors in ways() {
+        doors.side(old_side).heal().await?;
+        hurt(doors.side(new_side), Trouble::Refuse).await?;
+    }
+    stage.hold(hit.millis(1_000, 4_000)).await;
+    for doors in ways() {
+        doors.side(new_side).heal().await?;
+    }
+    stage.hold(hit.millis(500, 4_000)).await;
+    let written_then = pair.written_by_replicas(old).await?;
+    if written != written_then {
+        stage.log.find(format!("a replica wrote to an old primary that came back: {written} became {written_then}"));
+    }
+    old.stop_immediate().await?;
+    Ok(reached() > reached_before)
+}
+
+/// Waits until each replica that has a process knows of the new primary. False if that takes long: it may stand still at a fail
+/// point.
 async fn all_have_moved(stage: &Stage, pair: &Pair) -> Result<bool, Error> {
     let deadline = Instant::now() + MOVED_WITHIN;
-    let renewed = async |names: &[String]| -> Result<Vec<String>, Error> {
-        let admin = pair.primary.admin(&stage.primary.database).await?;
-        let sql = "select coalesce((select string_agg(concat(id, ' ', beat), ', ' order by id) from pgbaton.replica r
-                                    where r.name = n), '') from unnest($1::text[]) n";
-        let rows = within(admin.query(sql, &[&names])).await?;
-        let beats: Result<_, _> = rows.iter().map(|row| row.try_get(0)).collect();
-        beats.map_err(|cause| Error::because("reading renewals", &cause))
-    };
-    let names = stage.fleet.present().await;
-    let before = renewed(&names).await?;
-    while Instant::now() < deadline && !stage.is_calm() {
-        let (now, present) = (renewed(&names).await?, stage.fleet.present().await);
-        let moved = |nth: usize, name: &String| now.get(nth) != before.get(nth) || !present.contains(name);
-        if names.iter().enumerate().all(|(nth, name)| moved(nth, name)) {
+    let goes_on = || Instant::now() < deadline && !stage.is_calm();
+    // Who reads its configuration again forgets what it knew.
+    while stage.fleet.reloads().await && goes_on() {
+        stage.hold(LOOK_EVERY).await;
+    }
+    let mut seen = HashMap::new();
+    while goes_on() {
+        let moved = renewed_twice(stage, pair, &mut seen).await?;
+        if stage.fleet.present().await.iter().all(|name| moved.contains(name)) {
             return Ok(true);
         }
-        stage.hold(Duration::from_millis(100)).await;
+        stage.hold(LOOK_EVERY).await;
     }
     Ok(false)
 }
 
-/// The relay's connections are ended, so that it has to compete for places.
+/// The replicas that have renewed a lease at the new primary twice since these beats were first seen. Nobody does before it has the
+/// answer to the first one, by which it knows where it is.
+async fn renewed_twice(stage: &Stage, pair: &Pair, seen: &mut HashMap<String, i64>) -> Result<HashSet<String>, Error> {
+    let admin = pair.primary.admin(&stage.primary.database).await?;
+    let rows = within(admin.query("select name, id::text, beat from pgbaton.replica", &[])).await?;
+    let failed = |cause| Error::because("reading renewals", &cause);
+    let mut renewed = HashSet::new();
+    for row in rows {
+        let beat: i64 = row.try_get(2).map_err(failed)?;
+        if beat >= *seen.entry(row.try_get(1).map_err(failed)?).or_insert(beat) + 2 {
+            renewed.insert(row.try_get(0).map_err(failed)?);
+        }
+    }
+    Ok(renewed)
+}
+
+/// The relay's connections are ended, so that it has to compete for places. False if there was always one left.
 pub(super) async fn slots(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
     let _pair = stage.pair.lock().await;
     let fault = hit.begin(stage, "primary", None);
     let deadline = Instant::now() + hit.millis(500, 6_000);
-    let mut others: Vec<Client> = Vec::new();
-    let mut done = Ok(());
+    let (mut others, mut all_taken, mut done): (Vec<Client>, _, _) = (Vec::new(), false, Ok(()));
     while Instant::now() < deadline && !stage.is_calm() {
         done = stage.primary.to_backends("pg_terminate_backend", false).await.map(drop);
         if done.is_err() {
             break;
         }
-        while let Ok(client) = stage.primary.producer().await {
-            others.push(client);
-        }
+        let refused = loop {
+            match stage.primary.producer().await {
+                Ok(client) => others.push(client),
+                Err(error) => break error.to_string(),
+            }
+        };
+        all_taken |= NO_SLOT.iter().any(|said| refused.contains(said));
         stage.hold(Duration::from_millis(300)).await;
     }
-    let taken = !others.is_empty();
     drop(others);
     fault.end();
-    done.map(|()| taken)
+    if all_taken { Ok(true) } else { done.map(|()| false) }
 }
 
 /// Tables cannot grow, and in one of three cases neither can the log: then the server gives up.
@@ -221,19 +272,12 @@ pub(super) async fn clock(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
         Some(clock) => clock.set(offset),
         None => Ok(()),
     };
-    let fault = hit.begin(stage, "primary", None);
-    let jumped = set(jump(hit)).await;
-    if jumped.is_ok() {
-        stage.hold(hit.millis(CLOCK_LEAST, 20_000)).await;
-    }
+    let (offset, length) = (jump(hit), hit.millis(CLOCK_LEAST, 20_000));
     // Whoever has the servers may keep them for long.
-    undo(stage, hit, async { set("+0").await }).await;
-    fault.end();
-    jumped.map(|()| true)
+    in_force(stage, hit, ("primary", None), length, set(offset), set("+0")).await
 }
 
-/// Nothing dead can be removed meanwhile. It is over when its connection is, too: what it says of itself is how long it was
-/// really held.
+/// Nothing dead can be removed meanwhile. It is over when its connection is, too: then it was cut short, and does not count.
 pub(super) async fn snapshot(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
     let most = u64::try_from(stage.plan.open_for.as_millis()).unwrap_or(u64::MAX);
     let length = hit.millis(most / 4, most);
@@ -248,19 +292,30 @@ pub(super) async fn snapshot(stage: &Stage, hit: &mut Hit) -> Result<bool, Error
     fault.end();
     if admin.is_closed() {
         stage.log.effect("snapshot was cut short");
-        return Ok(true);
+        return Ok(false);
     }
     ended.map(|()| true)
 }
 
+/// False if it is refused, as long as the last one is not over, or was not over itself in this time: it goes on all the same.
 pub(super) async fn split(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
     let database = stage.primary.operator(Duration::from_secs(5))?;
     let fault = hit.begin(stage, "lanes", None);
-    // Refused while the last one is not over.
-    let split = pgbaton::control::relays::split(&database, NAME).await;
-    if split.is_ok() {
-        let _ = pgbaton::control::relays::wait_for_split(&database, NAME, Duration::from_secs(20)).await;
+    match relays::split(&database, NAME).await {
+        Ok(_) => hit.spent = true,
+        Err(error) if error.code() == "refused" => return Ok(false),
+        Err(error) => return Err(Error::because("splitting the lanes", &error)),
     }
+    let deadline = Instant::now() + SPLIT_WITHIN;
+    let done = loop {
+        // The primary may be another one by now, and away for a while.
+        let database = stage.primary.operator(Duration::from_secs(5))?;
+        match relays::wait_for_split(&database, NAME, Duration::from_secs(2)).await {
+            Ok(true) => break Ok(true),
+            Ok(false) | Err(_) if Instant::now() < deadline && !stage.is_calm() => stage.hold(LOOK_EVERY).await,
+            ended => break ended.map_err(|error| Error::because("waiting for the lanes to be split", &error)),
+        }
+    };
     fault.end();
-    Ok(split.is_ok())
+    done
 }

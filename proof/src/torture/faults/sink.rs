@@ -6,85 +6,84 @@ use std::time::Duration;
 use rand::RngExt;
 use tokio::time::Instant;
 
-use super::{Hit, undo};
+use super::{Hit, in_force};
 use crate::Error;
 use crate::fixture::{Fixture, RELAY};
-use crate::proxy::Proxy;
 use crate::torture::destination::{Destination, Mood, file_of};
 use crate::torture::primary::{UNDO_WITHIN, again, within};
 use crate::torture::stage::Stage;
 use crate::torture::ways::{Trouble, hurt};
 
+/// What all of these hit.
+const SINK: (&str, Option<u32>) = ("sink", None);
+
 /// An inbox's server is restarted, in order or not; an endpoint refuses; files are full, after some of a batch.
 pub(super) async fn outage(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
     let (length, immediate) = (hit.about_a_lease(), hit.random.random_bool(0.5));
-    if let Destination::Files { folder } = stage.destination.as_ref() {
-        return fill(stage, hit, folder, length).await;
-    }
-    let doors = || stage.fleet.posts.iter().filter_map(|post| post.ways.sink.as_ref());
-    let fault = hit.begin(stage, "sink", None);
-    let down = match stage.destination.as_ref() {
-        Destination::Inbox { cluster, .. } => {
-            let _fault = hit.begin(stage, "sink", None);
-            let mut cluster = cluster.lock().await;
-            if immediate { cluster.stop_immediate().await } else { cluster.stop_fast().await }
-        }
-        _ => refuse(doors()).await,
-    };
-    if down.is_ok() {
-        stage.hold(length).await;
-    }
     match stage.destination.as_ref() {
-        Destination::Inbox { .. } => undo(stage, hit, stage.destination.see_that_it_runs()).await,
-        _ => {
-            for door in doors() {
-                undo(stage, hit, again(UNDO_WITHIN, || door.heal())).await;
-            }
+        Destination::Inbox { cluster, .. } => {
+            let down = async {
+                let mut cluster = cluster.lock().await;
+                if immediate { cluster.stop_immediate().await } else { cluster.stop_fast().await }
+            };
+            in_force(stage, hit, SINK, length, down, stage.destination.see_that_it_runs()).await
         }
+        Destination::Endpoint { .. } => in_force(stage, hit, SINK, length, refuse(stage), listen_again(stage)).await,
+        Destination::Files { folder } => fill(stage, hit, folder, length).await,
     }
-    fault.end();
-    down.map(|()| true)
 }
 
-async fn refuse(doors: impl Iterator<Item = &Proxy>) -> Result<(), Error> {
-    for door in doors {
+async fn refuse(stage: &Stage) -> Result<(), Error> {
+    for door in stage.fleet.posts.iter().filter_map(|post| post.ways.sink.as_ref()) {
         hurt(door, Trouble::Refuse).await?;
     }
     Ok(())
 }
 
-async fn fill(stage: &Stage, hit: &mut Hit, folder: &Path, length: Duration) -> Result<bool, Error> {
-    let mut filled = false;
-    for post in &stage.fleet.posts {
-        filled |= post.fill(&file_of(folder, &post.name), hit.random.random_range(0..5_000)).await?;
+async fn listen_again(stage: &Stage) -> Result<(), Error> {
+    for door in stage.fleet.posts.iter().filter_map(|post| post.ways.sink.as_ref()) {
+        again(UNDO_WITHIN, || door.heal()).await?;
     }
-    if filled {
-        let _fault = hit.begin(stage, "sink", None);
-        stage.hold(length).await;
-        for post in &stage.fleet.posts {
+    Ok(())
+}
+
+/// False if none of the files can be full now.
+async fn fill(stage: &Stage, hit: &mut Hit, folder: &Path, length: Duration) -> Result<bool, Error> {
+    let mut limits = Vec::new();
+    for post in &stage.fleet.posts {
+        let limit = post.limit(&file_of(folder, &post.name), hit.random.random_range(0..5_000)).await;
+        limits.extend(limit.map(|limit| (post, limit)));
+    }
+    if limits.is_empty() {
+        return Ok(false);
+    }
+    let filled = async {
+        for (post, limit) in &limits {
+            post.fill(*limit).await;
+        }
+        Ok(())
+    };
+    let freed = async {
+        for (post, _) in &limits {
             post.free().await;
         }
-    }
-    Ok(filled)
+        Ok(())
+    };
+    in_force(stage, hit, SINK, length, filled, freed).await
 }
 
 pub(super) async fn slow(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
     let by = if hit.random.random_bool(0.2) { hit.millis(500, 2_500) } else { hit.millis(5, 150) };
-    let fault = hit.begin(stage, "sink", None);
-    let slow = stage.destination.slow(by).await;
-    if slow.is_ok() {
-        stage.hold(hit.millis(1_000, 8_000)).await;
-    }
-    undo(stage, hit, again(UNDO_WITHIN, || stage.destination.slow(Duration::ZERO))).await;
-    fault.end();
-    slow.map(|()| true)
+    let length = hit.millis(1_000, 8_000);
+    let quick = again(UNDO_WITHIN, || stage.destination.slow(Duration::ZERO));
+    in_force(stage, hit, SINK, length, stage.destination.slow(by), quick).await
 }
 
 /// It takes messages, and the answers are lost: an inbox's backends end right after their commits, as far as that can be
-/// aimed at from outside; an endpoint answers with errors or closes.
+/// aimed at from outside; an endpoint answers with errors or closes, or says nothing.
 pub(super) async fn fails(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
     let length = hit.millis(300, 4_000);
-    let fault = hit.begin(stage, "sink", None);
+    let fault = hit.begin(stage, SINK.0, SINK.1);
     let failed = match stage.destination.as_ref() {
         Destination::Inbox { fixture, .. } => end_some(stage, hit, fixture, length).await,
         Destination::Endpoint { mood, .. } => {

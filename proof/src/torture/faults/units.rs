@@ -79,6 +79,8 @@ pub(super) enum Thing {
     Fleet,
     /// The way of the target to the outbox.
     Way,
+    /// The ways of all to the outbox.
+    Ways,
     /// The way of the target to the sink.
     SinkWay,
     /// The ways of all to the sink.
@@ -102,7 +104,11 @@ const fn unit(kind: Kind, name: &'static str, about: &'static str, weight: u32, 
 
 /// All of them. Those of weight 0 are not drawn here: they come with the replicas' processes.
 pub(in crate::torture) const UNITS: &[Unit] = {
-    use Thing::{Backends, Clock, Fleet, Lanes, Process, Server, ServerClock, Sink, SinkWay, SinkWays, Snapshot, Way};
+    use Thing::{
+        Backends, Clock, Fleet, Lanes, Process, Server, ServerClock, Sink, SinkWay, SinkWays, Snapshot, Way, Ways,
+    };
+    // Who has the server ends its backends, too.
+    const SERVER: &[Thing] = &[Server, Backends];
     &[
         unit(Kind::Kill, "kill", "SIGKILL to a replica", 10, &[Process]),
         unit(Kind::StopShort, "stop_short", "SIGSTOP to a replica for less than its lease", 9, &[Process]),
@@ -131,43 +137,31 @@ pub(in crate::torture) const UNITS: &[Unit] = {
         unit(Kind::Refuse, "refuse", "a replica's connections to the outbox are closed and refused", 4, &[Way]),
         unit(Kind::Terminate, "terminate", "backends of the relay, or of everybody, are killed", 5, &[Backends]),
         unit(Kind::Cancel, "cancel", "statements of the relay, or of everybody, are cancelled", 6, &[Backends]),
-        unit(
-            Kind::RestartFast,
-            "restart_fast",
-            "the server is stopped in order and started again",
-            2,
-            &[Server, Backends],
-        ),
-        unit(
-            Kind::RestartImmediate,
-            "restart_immediate",
-            "the server crashes and is started again",
-            3,
-            &[Server, Backends],
-        ),
+        unit(Kind::RestartFast, "restart_fast", "the server is stopped in order and started again", 2, SERVER),
+        unit(Kind::RestartImmediate, "restart_immediate", "the server crashes and is started again", 3, SERVER),
         unit(
             Kind::FailOverSync,
             "fail_over_sync",
             "the primary crashes; its synchronous standby takes its place",
             1,
-            &[Server, Backends],
+            SERVER,
         ),
         unit(
             Kind::FailOverAsync,
             "fail_over_async",
             "the primary crashes; a standby that lacks commits takes its place",
             1,
-            &[Server, Backends],
+            SERVER,
         ),
         unit(
             Kind::FailOverWakes,
             "fail_over_wakes",
             "the primary crashes, its standby takes its place, and the old one comes back beside it",
             1,
-            &[Server, Backends, Fleet],
+            &[Server, Backends, Fleet, Ways],
         ),
-        unit(Kind::Slots, "slots", "all connection slots are taken by others", 2, &[Server, Backends]),
-        unit(Kind::DiskFull, "disk_full", "nothing more fits on the server's volume", 2, &[Server, Backends]),
+        unit(Kind::Slots, "slots", "all connection slots are taken by others", 2, SERVER),
+        unit(Kind::DiskFull, "disk_full", "nothing more fits on the server's volume", 2, SERVER),
         unit(Kind::ServerClock, "server_clock", "the server's wall clock jumps, and back", 2, &[ServerClock]),
         unit(Kind::Snapshot, "snapshot", "a snapshot is held for long", 2, &[Snapshot]),
         unit(Kind::Split, "split", "the relay's lanes are doubled", 1, &[Lanes]),
@@ -176,7 +170,7 @@ pub(in crate::torture) const UNITS: &[Unit] = {
         unit(
             Kind::SinkFails,
             "sink_fails",
-            "the sink answers with errors, for messages that it has taken and for others",
+            "the sink answers with errors, for messages that it has taken and for others, or takes all and says nothing",
             5,
             &[Sink],
         ),

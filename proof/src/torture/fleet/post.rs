@@ -21,11 +21,15 @@ use crate::fixture::{RELAY, executable, toml_text};
 use crate::process::{POLL, Process, last_lines};
 use crate::torture::log::{Fault, Log};
 use crate::torture::outbox::NAME;
-use crate::torture::plan::{BATCH_MESSAGES, IN_FLIGHT, Plan, TTL, TTL_MS, millis};
+use crate::torture::plan::{BATCH_MESSAGES, DRAIN_MS, IN_FLIGHT, Plan, TTL, TTL_MS, millis};
 use crate::torture::primary::{UNDO_WITHIN, again};
 use crate::torture::ways::Ways;
 
 const LOOK_EVERY: Duration = Duration::from_millis(30);
+
+/// What a process says that has read its configuration again, and that starts again with it.
+const READ_AGAIN: &str = "the configuration was read again";
+const STARTS_AGAIN: &str = "then the replica starts again with it";
 
 /// What a replica's configuration says besides where everything is.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +81,8 @@ pub(in crate::torture) struct State {
     asleep: Option<(Fault, Instant)>,
     /// How much of what the process tells of its fail points was heard.
     heard: usize,
+    /// It was told to read its configuration again, which it had done so many times before.
+    told_to_read: Option<usize>,
     /// When the next process starts.
     due: Instant,
     /// What ended the last process; over when the next one has started.
@@ -103,6 +109,7 @@ impl Post {
             paused: false,
             asleep: None,
             heard: 0,
+            told_to_read: None,
             due: Instant::now(),
             ended_by: None,
         };
@@ -116,8 +123,9 @@ impl Post {
         state.ended_by.is_none() && state.asleep.is_none() && state.process.as_ref().is_some_and(goes_on)
     }
 
-    /// Its ways are free, and its clock is right.
+    /// Its ways are free, its files may grow, and its clock is right.
     pub(in crate::torture) async fn heal(&self) -> Result<(), Error> {
+        self.free().await;
         let outbox = again(UNDO_WITHIN, || self.ways.heal()).await;
         let sink = match &self.ways.sink {
             Some(door) => again(UNDO_WITHIN, || door.heal()).await,
@@ -151,10 +159,15 @@ impl Post {
                     log.find(format!("{} still runs {STOP_WITHIN:?} after it was told to stop", self.name));
                     break;
                 }
-                // Who sleeps for longer than it may drain says so. One that has only just started does not listen yet.
-                Some(status) if status.success() || was_ended(status) || (slept && !was_killed(status)) => break,
                 Some(status) => {
-                    self.take_note(&mut state, status, log);
+                    // Who sleeps for longer than it may drain says so. One that has told nothing yet does not listen yet, either.
+                    let fits = match status.code() {
+                        Some(code) => code == 0 || (code == 1 && slept),
+                        None => was_ended(status) && length(&self.history(&state)) == 0,
+                    };
+                    if !fits {
+                        self.take_note(&mut state, status, log);
+                    }
                     break;
                 }
             }
@@ -163,6 +176,34 @@ impl Post {
         state.asleep = None;
         state.due = Instant::now() + after;
         Ok(true)
+    }
+
+    /// SIGKILL. The next process starts after a while, and ends the fault, which begins with this process's id. False if there was
+    /// none to be killed, or it has ended by itself in this moment.
+    pub(in crate::torture) async fn kill(
+        &self,
+        after: Duration,
+        fault: impl FnOnce(u32) -> Fault,
+        log: &Log,
+    ) -> Result<bool, Error> {
+        let mut state = self.state.lock().await;
+        let Some(process) = &mut state.process else { return Ok(false) };
+        if process.exit_status()?.is_some() {
+            // The watcher sees that, too, and says of what.
+            return Ok(false);
+        }
+        let fault = fault(process.id());
+        let killed = process.kill();
+        let Some(status) = process.exit_status()? else { return killed.map(|()| false) };
+        if was_killed(status) {
+            state.ended_by = Some(fault);
+        } else {
+            self.take_note(&mut state, status, log);
+        }
+        state.process = None;
+        state.asleep = None;
+        state.due = Instant::now() + after;
+        Ok(was_killed(status))
     }
 
     /// The next process gets another configuration.
@@ -176,22 +217,30 @@ impl Post {
         self.draw_settings(&mut state);
         self.write(&state, folder, common)?;
         let Some(process) = &mut state.process else { return Ok(false) };
-        Ok(process.hang_up().is_ok())
-    }
-
-    /// Its process can write its file at the sink no further than so many bytes past its end, until it is freed. False if
-    /// that cannot be: the limit is one for all its files, and its history must not have a hole.
-    pub(in crate::torture) async fn fill(&self, file: &Path, room: u64) -> Result<bool, Error> {
-        const HISTORY_GROWS: u64 = 4 << 20;
-        let state = self.state.lock().await;
-        let Some(process) = &state.process else { return Ok(false) };
-        let length = |path: &Path| path.metadata().map(|found| found.len()).unwrap_or_default();
-        let most = length(file) + room;
-        if most < length(&self.history(&state)) + HISTORY_GROWS {
+        let read = process.lines_with(READ_AGAIN).len();
+        if process.hang_up().is_err() {
             return Ok(false);
         }
-        // It may have ended by itself in this moment.
-        Ok(process.limit_files(Some(most)).is_ok())
+        state.told_to_read = Some(read);
+        Ok(true)
+    }
+
+    /// The limit for its files so that the one at the sink can grow by no more than so many bytes. Nothing if there is no process, or
+    /// if that cannot be: the limit is one for all its files, and its history must not have a hole.
+    pub(in crate::torture) async fn limit(&self, file: &Path, room: u64) -> Option<u64> {
+        const HISTORY_GROWS: u64 = 4 << 20;
+        let state = self.state.lock().await;
+        state.process.as_ref()?;
+        let most = length(file) + room;
+        (most >= length(&self.history(&state)) + HISTORY_GROWS).then_some(most)
+    }
+
+    /// Its process can write no file further than this, until it is freed.
+    pub(in crate::torture) async fn fill(&self, limit: u64) {
+        if let Some(process) = &self.state.lock().await.process {
+            // It may have ended by itself in this moment.
+            let _ = process.limit_files(Some(limit));
+        }
     }
 
     /// It can write as much as it likes.
@@ -210,7 +259,7 @@ impl Post {
     fn write(&self, state: &State, folder: &Path, common: &Common) -> Result<(), Error> {
         let Settings { batch_messages, in_flight, poll_idle_ms } = state.settings;
         let text = format!(
-            "name = \"{}\"\ndrain = \"5s\"\n[database]\ndsn = {}\n[lease]\nttl = \"{}s\"\n[http]\nlisten = \"off\"\n\
+            "name = \"{}\"\ndrain = \"{DRAIN_MS}ms\"\n[database]\ndsn = {}\n[lease]\nttl = \"{}s\"\n[http]\nlisten = \"off\"\n\
              [relays.{NAME}]\nlanes = {LANES}\nbatch_messages = {batch_messages}\nin_flight = {in_flight}\n\
              poll_idle = \"{poll_idle_ms}ms\"\nacknowledge_idle = \"1s\"\nretry_cap = \"1s\"\nsource = {}\nsink = {}\n",
             self.name,
@@ -250,6 +299,7 @@ impl Post {
         }
         state.sleeps = random("sleeps");
         state.heard = 0;
+        state.told_to_read = None;
         state.process = Some(Process::start(&name, folder, command)?);
         state.ended_by = None;
         Ok(())
@@ -322,6 +372,11 @@ fn random(plan: &Plan, purpose: &str, place: u32, number: u32) -> StdRng {
     plan.random(purpose, (u64::from(place) << 32) | u64::from(number))
 }
 
+/// Of a file; nothing if there is none.
+fn length(path: &Path) -> u64 {
+    path.metadata().map(|found| found.len()).unwrap_or_default()
+}
+
 fn was_ended(status: ExitStatus) -> bool {
     status.signal() == Some(rustix::process::Signal::TERM.as_raw())
 }
@@ -335,15 +390,12 @@ impl State {
         self.process.as_mut()
     }
 
-    /// SIGKILL. The next process starts after a while, and ends the fault.
-    pub(in crate::torture) fn kill(&mut self, after: Duration, fault: Fault) {
-        // One that has ended by itself in this moment is the watcher's.
-        if self.process.as_mut().is_some_and(|process| process.kill().is_ok()) {
-            self.process = None;
-            self.asleep = None;
-            self.due = Instant::now() + after;
-            self.ended_by = Some(fault);
-        }
+    /// Whether its process is between two configurations: it was told to read it again, or has, and has not joined since.
+    pub(in crate::torture) fn reloads(&self) -> bool {
+        let (Some(process), Some(before)) = (&self.process, self.told_to_read) else { return false };
+        let log = process.lines_with("");
+        let last = |text: &str| log.iter().rposition(|line| line.contains(text));
+        log.iter().filter(|line| line.contains(READ_AGAIN)).count() <= before || last(STARTS_AGAIN) > last("joined")
     }
 
     /// What its process has told of fail points since this was last asked.

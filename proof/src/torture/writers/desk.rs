@@ -143,6 +143,7 @@ impl Desk {
             End::Commit => self.client.batch_execute("commit").await?,
             End::CommitLazily => {
                 self.client.batch_execute("set local synchronous_commit = off; commit").await?;
+                shared.book.tell(Event::Over { transaction: number });
                 return Ok(Ended::CommittedLazily(written));
             }
             End::Rollback => {

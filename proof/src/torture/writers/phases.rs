@@ -45,7 +45,10 @@ pub(super) async fn end(transaction: u64, commit: bool, written: u64, shared: &S
                     return Ended::RolledBack;
                 }
                 // Never prepared, or ended by an attempt whose answer was lost, or lost in a fail-over.
-                Ok(Err(error)) if error.code() == Some(&SqlState::UNDEFINED_OBJECT) => return Ended::Unsure,
+                Ok(Err(error)) if error.code() == Some(&SqlState::UNDEFINED_OBJECT) => {
+                    shared.book.tell(Event::Over { transaction });
+                    return Ended::Unsure;
+                }
                 Ok(Err(_)) | Err(_) => {}
             }
         }

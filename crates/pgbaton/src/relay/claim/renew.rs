@@ -51,8 +51,9 @@ async fn until_over(Renewer { database, id, lease, here, look_again, vitals }: R
                     // In another incarnation it counts from when everything was read again.
                     Ok((found, Some(_))) if found == *here.borrow() => {
                         told = false;
+                        let confirmed = history::now();
                         lease.renewed(sent);
-                        history::renewed(id, &lease);
+                        history::renewed(id, confirmed, &lease);
                     }
                     Ok((_, Some(_))) => {
                         look_again.notify_one();
