@@ -32,8 +32,8 @@ fn owned(ids: &[&str]) -> Vec<String> {
 }
 
 impl Story {
-    /// A run at the beginning: 8 messages in flight, 4 in a batch, a ttl of 5 s, 10 s until all is
-    /// delivered, 5 s to drain a lane.
+    /// A run at the beginning: 8 messages in flight, 4 in a batch, a ttl of 5 s, 10 s until all is delivered, 5 s to
+    /// drain a lane.
     pub fn run(exactly_once: bool) -> Self {
         let run = Run {
             seed: 7,

@@ -127,8 +127,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// From now on nobody stops or kills itself, all are started, and no process is replaced for that: one that lasts would lose what it leaked.
-    /// Returns once all are at work.
+    /// From now on nobody stops or kills itself, all are started, and no process is replaced for that: one that lasts would lose
+    /// what it leaked. Returns once all are at work.
     pub(super) async fn calm(&self) {
         const PATIENCE: Duration = Duration::from_secs(30);
         let log = &self.common.log;

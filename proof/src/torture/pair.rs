@@ -203,7 +203,7 @@ impl Pair {
         remove(old).await;
     }
 
-    /// The server of the outbox's database that somebody may hold to be the primary: what of it only replicas write.
+    /// What only replicas write, as it stands on a server that somebody may hold to be the primary.
     pub(super) async fn written_by_replicas(&self, server: &Cluster) -> Result<String, Error> {
         let sql = "select concat_ws('; ',
             (select string_agg(concat(id, ' ', name, ' ', beat), ', ' order by id) from pgbaton.replica),

@@ -4,8 +4,8 @@
 //! Each write of a call is preceded by a look at the clock, which is told: each of these moments has to lie within the lease,
 //! whatever the answer was. A call that was begun too late and wrote nothing, since the lease was found to be over, is no breach.
 //! A call is over within [`TOLD_WITHIN`] after the lease: it is cut off at its end, but the machine is busy. A process that stood
-//! still by a signal all the while cannot do that, and has [`AWAKE_WITHIN`] from then on; such calls are counted. A call without an answer is one of a process that was
-//! killed within that time.
+//! still by a signal all the while cannot do that, and has [`AWAKE_WITHIN`] from then on; such calls are counted. A call without
+//! an answer is one of a process that was killed within that time.
 
 use std::collections::HashMap;
 

@@ -44,10 +44,8 @@ pub(super) async fn sink(stage: &Stage, hit: &mut Hit, cut: bool) -> Result<bool
     };
     let length = if cut { hit.millis(5, 700) } else { hit.about_a_lease() };
     let over = async {
-        if cut {
-            hurt(door, Trouble::Cut).await?;
-        }
-        again(UNDO_WITHIN, || door.heal()).await
+        let lost = if cut { hurt(door, Trouble::Cut).await } else { Ok(()) };
+        again(UNDO_WITHIN, || door.heal()).await.and(lost)
     };
     in_force(stage, hit, (post.name.as_str(), pid), length, hurt(door, trouble), over).await
 }

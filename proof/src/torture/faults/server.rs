@@ -99,19 +99,17 @@ async fn change_places(stage: &Stage, hit: &mut Hit, pair: &mut Pair, how: FailO
     let after = if hit.random.random_bool(0.6) { hit.millis(0, 300) } else { hit.millis(300, 5_000) };
     // Who starts now may meet the old primary first, and has nothing to tell it by.
     stage.fleet.let_start(how != FailOver::Wakes);
-    let done = pair.fail_over(after).await;
-    let woken = match done {
-        Ok((FailedOver { from, to, timeline }, mut old)) => {
-            stage.log.book.tell(Event::FailedOver { from, to, timeline, safe });
-            hit.spent = true;
-            let woken = if how == FailOver::Wakes { wake(stage, hit, pair, &mut old).await } else { Ok(true) };
-            pair.bury(old).await;
-            woken
-        }
-        Err(error) => Err(error),
+    let done = async {
+        let (FailedOver { from, to, timeline }, mut old) = pair.fail_over(after).await?;
+        stage.log.book.tell(Event::FailedOver { from, to, timeline, safe });
+        hit.spent = true;
+        let woken = if how == FailOver::Wakes { wake(stage, hit, pair, &mut old).await } else { Ok(true) };
+        pair.bury(old).await;
+        woken
     };
+    let done = done.await;
     stage.fleet.let_start(true);
-    woken
+    done
 }
 
 /// The old primary comes back, takes writes, and is where replicas look for the outbox, too. All of them have met the new one:

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::{Hit, in_force};
 use crate::Error;
 use crate::fixture::{Fixture, RELAY};
+use crate::proxy::Proxy;
 use crate::torture::destination::{Destination, Mood, file_of};
 use crate::torture::primary::{UNDO_WITHIN, again, within};
 use crate::torture::stage::Stage;
@@ -33,18 +34,24 @@ pub(super) async fn outage(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> 
     }
 }
 
+fn doors(stage: &Stage) -> impl Iterator<Item = &Proxy> {
+    stage.fleet.posts.iter().filter_map(|post| post.ways.sink.as_ref())
+}
+
 async fn refuse(stage: &Stage) -> Result<(), Error> {
-    for door in stage.fleet.posts.iter().filter_map(|post| post.ways.sink.as_ref()) {
+    for door in doors(stage) {
         hurt(door, Trouble::Refuse).await?;
     }
     Ok(())
 }
 
+/// All of them are tried, and the first error given.
 async fn listen_again(stage: &Stage) -> Result<(), Error> {
-    for door in stage.fleet.posts.iter().filter_map(|post| post.ways.sink.as_ref()) {
-        again(UNDO_WITHIN, || door.heal()).await?;
+    let mut healed = Ok(());
+    for door in doors(stage) {
+        healed = healed.and(again(UNDO_WITHIN, || door.heal()).await);
     }
-    Ok(())
+    healed
 }
 
 /// False if none of the files can be full now.

@@ -172,9 +172,7 @@ impl Post {
                 }
             }
         }
-        state.process = None;
-        state.asleep = None;
-        state.due = Instant::now() + after;
+        state.vacate(after);
         Ok(true)
     }
 
@@ -200,9 +198,7 @@ impl Post {
         } else {
             self.take_note(&mut state, status, log);
         }
-        state.process = None;
-        state.asleep = None;
-        state.due = Instant::now() + after;
+        state.vacate(after);
         Ok(was_killed(status))
     }
 
@@ -320,9 +316,7 @@ impl Post {
             return Ok(());
         };
         self.take_note(state, status, &common.log);
-        state.process = None;
-        state.asleep = None;
-        state.due = Instant::now() + millis(&mut random(&self.plan, "restarts", self.number, state.starts), 0, 2_000);
+        state.vacate(millis(&mut random(&self.plan, "restarts", self.number, state.starts), 0, 2_000));
         Ok(())
     }
 
@@ -388,6 +382,13 @@ fn was_killed(status: ExitStatus) -> bool {
 impl State {
     pub(in crate::torture) fn process(&mut self) -> Option<&mut Process> {
         self.process.as_mut()
+    }
+
+    /// Its process has ended; the next one starts after a while.
+    fn vacate(&mut self, after: Duration) {
+        self.process = None;
+        self.asleep = None;
+        self.due = Instant::now() + after;
     }
 
     /// Whether its process is between two configurations: it was told to read it again, or has, and has not joined since.
