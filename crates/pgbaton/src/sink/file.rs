@@ -204,7 +204,8 @@ enum Written {
 /// The lines of those messages that can be written, and what becomes of each. After one that cannot, no later message
 /// of its key is written.
 fn lines_of(part: &Part<'_>) -> (Vec<u8>, Vec<Outcome>) {
-    let mut lines = Vec::new();
+    // At once: growing would hold old and new space of a large message, and leave holes of all sizes behind.
+    let mut lines = Vec::with_capacity(part.messages().map(|message| jsonline::size_hint(&message)).sum());
     let mut outcomes = Vec::with_capacity(part.len());
     let mut held: Vec<&str> = Vec::new();
     for message in part.messages() {
