@@ -218,8 +218,8 @@ impl Fixture {
     }
 
     /// Writes a configuration and returns its path: the replica's name, this database as the relay's role, logs at
-    /// `debug`, no HTTP unless `rest` has a section `[http]`, and then `rest`. A section of `rest` may not repeat `[database]` or `[log]`; top-level keys such as
-    /// `drain` go before its first section.
+    /// `debug`, no HTTP unless `rest` has a section `[http]`, and then `rest`. A section of `rest` may not repeat `[database]` or
+    /// `[log]`; top-level keys such as `drain` go before its first section.
     pub fn configuration(&self, name: &str, rest: &str) -> Result<PathBuf, Error> {
         let (top, sections) = rest.split_at(rest.find('[').unwrap_or(rest.len()));
         let http = if sections.contains("[http]") { "" } else { "[http]\nlisten = \"off\"\n" };

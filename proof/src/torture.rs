@@ -1,10 +1,10 @@
 //! `proof torture`: hostile writers and faults without end against real replicas, and a judge that knows only what was written
 //! down and what arrived.
 //!
-//! A run has a primary with a hot standby, N replicas of the real executable that reach both through proxies of their own, a sink,
-//! and writers with every kind of transaction. Faults are drawn at random, several at once. At the end all is healed, everything
-//! has to be delivered within a stated time, and the [`checker`] judges the history. All random choices come from the seed:
-//! `--seed` tries the same again, as far as the timing of real processes allows.
+//! A run has a primary with a hot standby, N replicas of the real executable that reach both through proxies of their own, a
+//! sink, and writers with every kind of transaction. Faults are drawn at random, several at once. At the end all is healed,
+//! everything has to be delivered within a stated time, and the [`checker`] judges the history. All random choices come from
+//! the seed: `--seed` tries the same again, as far as the timing of real processes allows.
 
 pub mod book;
 mod destination;

@@ -16,7 +16,7 @@ pub(crate) async fn list(show: &ShowArgs) -> Result<(), Failure> {
 
 fn table(relays: &[RelayStatus]) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "{:<24} {:>6} {:>6} {:>9} {:>12}", "RELAY", "LANES", "OWNED", "REPLICAS", "PASSED");
+    let _ = writeln!(text, "{:<24} {:>6} {:>6} {:>9} {:>12}  READS", "RELAY", "LANES", "OWNED", "REPLICAS", "PASSED");
     for relay in relays {
         let note = match (relay.replicas, relay.lanes_now < i64::from(relay.lanes)) {
             (0, _) => "  nobody runs it: it keeps its messages",
@@ -25,7 +25,8 @@ fn table(relays: &[RelayStatus]) -> String {
         };
         let RelayStatus { name, lanes_now, owned, replicas, .. } = relay;
         let passed = relay.passed.unwrap_or_default();
-        let _ = writeln!(text, "{name:<24} {lanes_now:>6} {owned:>6} {replicas:>9} {passed:>12}{note}");
+        let reads = relay.table.as_deref().unwrap_or("the outbox");
+        let _ = writeln!(text, "{name:<24} {lanes_now:>6} {owned:>6} {replicas:>9} {passed:>12}  {reads}{note}");
     }
     text
 }

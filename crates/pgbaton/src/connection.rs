@@ -76,7 +76,7 @@ impl Database {
         let version = version(&driver);
         let driver = tokio::spawn(drive(driver));
         let obeys = self.hosts.obeys_read_only();
-        Ok(Connection { client, driver, version, patience: self.patience, obeys })
+        Ok(Connection { client, driver, version, patience: self.patience, idle: self.patience, obeys })
     }
 
     /// The outbox was found in this life. No server that is still in an earlier one is connected to from now on: it is an
@@ -155,6 +155,9 @@ pub(crate) struct Connection {
     /// The server's major version.
     version: u32,
     patience: Duration,
+    /// How long a client that falls silent in the middle keeps its transaction, and the locks in it. Below the lease, however
+    /// long an answer may take.
+    idle: Duration,
     /// Whether a server that is made read-only by default keeps its writes out, too.
     obeys: bool,
 }
@@ -166,7 +169,7 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// The same connection, where every answer is waited for so long.
+    /// The same connection, where every answer is waited for so long, until it is put back into its slot.
     pub(crate) fn waiting(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
@@ -186,8 +189,7 @@ impl Connection {
         self.pipeline_within(self.patience, access, statements).await
     }
 
-    /// The same with another bound on the wait for the answer. A client that falls silent in the middle still loses its
-    /// transaction after the usual one.
+    /// The same with another bound on the wait for the answer.
     pub(crate) async fn pipeline_within<const N: usize>(
         &self,
         patience: Duration,
@@ -311,7 +313,7 @@ impl Connection {
     /// all settings at once may take longer than a low one. What follows a first one that failed makes no setting outside a
     /// transaction, and its answers are thrown away.
     async fn begin_within(&self, patience: Duration, access: Access) -> Result<(), Error> {
-        let (patience, idle) = (patience.as_millis().max(1), self.patience.as_millis().max(1));
+        let (patience, idle) = (patience.as_millis().max(1), self.idle.as_millis().max(1));
         let limits = format!(
             "set local lock_timeout = {patience}; set local idle_in_transaction_session_timeout = {idle}; {SETTINGS}"
         );
@@ -401,7 +403,7 @@ impl Slot {
     }
 
     pub(crate) fn put(&mut self, connection: Connection) {
-        self.connection = Some(connection);
+        self.connection = Some(connection.waiting(self.database.patience()));
     }
 }
 

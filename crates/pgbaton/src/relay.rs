@@ -11,7 +11,7 @@
 //! `claim` stands beside them: it decides which lanes run here, and starts and stops their tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -306,8 +306,10 @@ impl Flows {
         }
     }
 
-    pub(crate) fn get(&self, grant: &Grant) -> Option<Arc<Flow>> {
-        self.with(|lanes| lanes.get(&grant.lane.number).filter(|flow| flow.grant == *grant).cloned())
+    /// The lane's flow, unless it has ended or begun anew since.
+    pub(crate) fn get(&self, grant: &Grant, stint: Stint) -> Option<Arc<Flow>> {
+        let same = |flow: &&Arc<Flow>| flow.grant == *grant && flow.stint == stint;
+        self.with(|lanes| lanes.get(&grant.lane.number).filter(same).cloned())
     }
 
     pub(crate) fn rooms(&self, limits: &Limits) -> Vec<Room> {
@@ -328,7 +330,7 @@ impl Flows {
 /// One lane's messages between being read and being acknowledged.
 pub(crate) struct Flow {
     pub(crate) grant: Grant,
-    stint: Stint,
+    pub(crate) stint: Stint,
     queue: mpsc::UnboundedSender<Batch>,
     /// Batches in the queue, also those without messages.
     queued: AtomicUsize,
@@ -342,9 +344,8 @@ pub(crate) struct Flow {
     idle_since: AtomicI64,
     /// Told when a position was written.
     pub(crate) acknowledged: Notify,
-    /// Why nothing of the lane can be acknowledged: it ends with this.
-    refused: Mutex<Option<Error>>,
-    told: Notify,
+    /// What was handed to the sink cannot be acknowledged until a person has decided.
+    held: AtomicBool,
 }
 
 impl Flow {
@@ -360,8 +361,7 @@ impl Flow {
             in_flight: AtomicUsize::new(0),
             idle_since: AtomicI64::new(nanos(clock::now())),
             acknowledged: Notify::new(),
-            refused: Mutex::default(),
-            told: Notify::new(),
+            held: AtomicBool::new(false),
         };
         (Arc::new(flow), batches)
     }
@@ -399,26 +399,20 @@ impl Flow {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// A person has to decide before anything of the lane is acknowledged.
-    pub(crate) fn refuse(&self, why: Error) {
-        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
-        self.told.notify_one();
+    /// Nothing more is handed to the sink before what was is acknowledged, which takes a person.
+    pub(crate) fn hold(&self) {
+        self.held.store(true, Ordering::Relaxed);
     }
 
-    /// Returns once nothing of the lane can be acknowledged, and says why. Cancel-safe, for one task at a time.
-    pub(crate) async fn is_refused(&self) -> Error {
-        loop {
-            if let Some(why) = self.refused.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                return why;
-            }
-            self.told.notified().await;
-        }
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.load(Ordering::Relaxed)
     }
 
     /// A written position covers these messages.
     pub(crate) fn covered(&self, messages: usize) {
         self.in_flight.fetch_sub(messages, Ordering::Relaxed);
         self.outstanding.fetch_sub(messages, Ordering::Relaxed);
+        self.held.store(false, Ordering::Relaxed);
         self.acknowledged.notify_one();
     }
 

@@ -117,8 +117,8 @@ impl Replica {
     /// Trouble with the database or a sink does not end it.
     ///
     /// # Errors
-    /// What a person has to decide: a setting that cannot work, a schema that does not fit, an outbox that was altered, positions of another
-    /// database, a sink that cannot be used as configured.
+    /// What a person has to decide: a setting that cannot work, a schema that does not fit, an outbox that was altered, positions
+    /// of another database, a sink that cannot be used as configured.
     pub async fn run(self, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
         self.spec.check()?;
         let relays = self.spec.relays.iter().map(|relay| relay.name.clone()).collect();

@@ -37,8 +37,9 @@ use table::TableSpec;
 ///
 /// # Order and repeats
 /// The batches of a lane come in the order in which they must reach the sink, whether they come from one call or from
-/// several. Within one stint no message comes twice. The next stint goes on from what was acknowledged, or from what the
-/// sink was found to hold; a batch of an earlier one must not reach the sink any more.
+/// several. Within one stint no message comes twice, but for a row of an adopted table that its user has set back to pending
+/// after it was acknowledged: that one is a message again, under the same id. The next stint goes on from what was
+/// acknowledged, or from what the sink was found to hold; a batch of an earlier one must not reach the sink any more.
 ///
 /// # Cancellation
 /// A dropped call loses no message: what it had not returned is read again. A dropped acknowledgement may or may not have
@@ -81,7 +82,8 @@ pub trait Source: Send + Sync {
     async fn acknowledge(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error>;
 
     /// Whether the next batch of a lane waits until the one before is acknowledged. A bookmark of the log covers all before it;
-    /// one of an adopted table names its own rows, and a sink that keeps positions keeps the last one alone.
+    /// one of an adopted table names its own rows, and a sink that keeps positions keeps the last one alone. And until one mark
+    /// has succeeded, none may be relied upon.
     fn one_batch_at_a_time(&self, sink_keeps_position: bool) -> bool;
 
     /// How far behind the relay is, whoever owns its lanes.
@@ -354,9 +356,10 @@ pub enum Acknowledged {
     Written(Lane),
     /// The lane has another owner or epoch: nothing was written, stop it.
     LaneLost(Lane, Epoch),
-    /// Not written, or not all of it: somebody holds a lock on one of its rows. To be tried again.
+    /// Not written, or not all of it, and to be tried again: somebody holds a lock on one of its rows. Or its stint is over, and
+    /// by the next attempt it is forgotten.
     Waits(Lane),
-    /// A person has to decide: nothing of it can be written. The lane is held.
+    /// Not written, or not all of it, until a person has mended what is in the way. The lane is held.
     Refused(Lane, Error),
 }
 

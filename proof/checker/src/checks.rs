@@ -20,8 +20,8 @@ mod told;
 /// How much later than it happens something may be told or heard of, on a machine that is busy.
 const TOLD_WITHIN: Nanos = 250_000_000;
 
-/// When a process that stood still by a signal is at work again: the machine has taken its pages meanwhile, and is busy. In fifteen
-/// minutes on two full cores 292 ms were seen, in a debug build 490.
+/// When a process that stood still by a signal is at work again: the machine has taken its pages meanwhile, and is busy. In
+/// fifteen minutes on two full cores 292 ms were seen, in a debug build 490.
 const AWAKE_WITHIN: Nanos = 1_000_000_000;
 
 /// Runs all of them.

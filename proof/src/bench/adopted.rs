@@ -48,7 +48,8 @@ select array_agg(id) from (
   select distinct on (hashtextextended(site_id collate \"C\", 0) & ($1::bigint - 1)) id from app.outbox
   order by hashtextextended(site_id collate \"C\", 0) & ($1::bigint - 1), created_at desc, id desc) l";
 
-/// Rows locked, \"published\" and deleted in one transaction, by one statement a batch: the fastest form.
+/// Rows locked, "published" and deleted in one transaction, by one statement a batch: the fastest form. It deletes, where the
+/// relay that claims marks, since relays of that family do: what they hold locked until it is published they need not mark.
 const LOCKS: &str = "
 with taken as materialized (
   select id from app.outbox where published_at is null order by created_at, id limit $1 for update skip locked

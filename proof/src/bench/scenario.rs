@@ -1,5 +1,6 @@
-//! The case that this product was started for: a backlog, three replicas that look every five seconds, and a sink that is slower than
-//! that. The home-made relay and pgbaton, on a table of the same kind, one replica killed on the way: how many rows arrive twice.
+//! The case that this product was started for: a backlog, three replicas that look every five seconds, and a sink that is slower
+//! than that. The home-made relay and pgbaton, on a table of the same kind, one replica killed on the way: how many rows arrive
+//! twice.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use crate::classic::{self, Classic};
 use crate::fixture::{PRODUCER, RELAY};
 use crate::process::Process;
 
-/// Rows that were published long ago.
+/// Rows that were published long ago, and are left alone: as many as the case had that this repeats (315, and then a backlog).
 const OLD: u32 = 315;
 /// How often a replica looks for work.
 const TICK: Duration = Duration::from_secs(5);

@@ -1,8 +1,8 @@
 //! The faults: what there is, what stands in whose way, and who draws them.
 //!
 //! Each is a small unit that begins, lasts and ends by itself. Several are under way at once where they do not touch the same
-//! thing. What is drawn depends on the seed: kind, target, and the fault's own stream of random numbers. Whatever becomes of one, what
-//! it has done is undone at its end, and once more when calm begins.
+//! thing. What is drawn depends on the seed: kind, target, and the fault's own stream of random numbers. Whatever becomes of one,
+//! what it has done is undone at its end, and once more when calm begins.
 
 mod deck;
 mod network;

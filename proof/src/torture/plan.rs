@@ -187,7 +187,8 @@ fn own_folder(seed: u64) -> Result<PathBuf, Error> {
     Err(Error::new("there is no name left for a folder"))
 }
 
-/// It has to be empty: two histories in one folder would be judged as one, and in the end what a run makes is removed by its name.
+/// It has to be empty: two histories in one folder would be judged as one, and in the end what a run makes is removed by its
+/// name.
 fn own_by_name(path: PathBuf) -> Result<PathBuf, Error> {
     let failed = |cause| Error::because(format!("making {}", path.display()), &cause);
     std::fs::create_dir_all(&path).map_err(failed)?;

@@ -106,8 +106,8 @@ impl Stage {
         }
     }
 
-    /// Waits until every lane has dealt with everything, for as long after calm as what the outbox holds by then may take. False if
-    /// that was not enough. A server that does not answer is one that has not delivered yet.
+    /// Waits until every lane has dealt with everything, for as long after calm as what the outbox holds by then may take. False
+    /// if that was not enough. A server that does not answer is one that has not delivered yet.
     pub(super) async fn drained(&self, calm: Instant) -> bool {
         let mut patience = self.plan.drain_within;
         // The history says so in time, too.
@@ -135,7 +135,8 @@ impl Stage {
         drained
     }
 
-    /// The last transaction id, and how many messages the outbox holds: what is delivered is among them until its segment is emptied.
+    /// The last transaction id, and how many messages the outbox holds: what is delivered is among them until its segment is
+    /// emptied.
     async fn what_is_held(&self) -> Result<(String, u64), Error> {
         let failed = |cause| Error::because("reading what the outbox holds", &cause);
         let admin = self.primary.admin().await?;

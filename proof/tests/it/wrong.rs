@@ -299,8 +299,8 @@ impl Scene {
         until("all is delivered", async || self.missing().await == 0).await;
     }
 
-    /// Sends a last message through each lane and waits for it: what has not arrived by then was passed over, and not just slow. A
-    /// wrong relay may lose that one, too, and then gets another.
+    /// Sends a last message through each lane and waits for it: what has not arrived by then was passed over, and not just slow.
+    /// A wrong relay may lose that one, too, and then gets another.
     async fn sentinels_arrive(&mut self) {
         let mut waiting: BTreeMap<u32, (Vec<String>, Instant)> = BTreeMap::new();
         for key in self.key_of_each_lane(SENTINELS).await {

@@ -16,6 +16,8 @@ use crate::sql;
 pub struct RelayStatus {
     /// Its name.
     pub name: String,
+    /// The adopted table that it reads, quoted as in SQL; `None`: the outbox.
+    pub table: Option<String>,
     /// How many lanes it is to have.
     pub lanes: i32,
     /// How many it has: fewer while they are being split.
@@ -44,6 +46,7 @@ async fn list_on(connection: &Connection) -> Result<Vec<RelayStatus>, Error> {
         .map(|row| {
             Ok(RelayStatus {
                 name: row.try_get("name")?,
+                table: row.try_get("reads")?,
                 lanes: row.try_get("lanes")?,
                 lanes_now: row.try_get("has_lanes")?,
                 owned: row.try_get("owned")?,

@@ -91,7 +91,8 @@ fn comes_round_late_enough(ring: Ring) -> Result<(), Error> {
 /// tenth of a second at most, so that no producer waits longer, and tries again for `patience`.
 ///
 /// # Errors
-/// Values out of range, a ring that is too short for the retention, a role that does not own the schema, or transactions that have used the outbox all the time.
+/// Values out of range, a ring that is too short for the retention, a role that does not own the schema, or transactions that
+/// have used the outbox all the time.
 pub async fn set(
     database: &Database,
     segments: Option<i32>,

@@ -111,12 +111,12 @@ pub const SINK_DOWN: Name = of_relay(
     Some(Unit::Seconds),
     "For how long calls of some lane have failed without a break, as this replica sees it; 0 if none does",
 );
-/// Ids not passed yet.
+/// Ids not passed yet, or rows that are pending.
 pub const IDS_BEHIND: Name = of_relay(
     "pgbaton_ids_behind",
     Kind::Gauge,
     None,
-    "Ids between what all lanes of the relay have passed and the last one of the outbox, whoever owns the lanes",
+    "Ids between what all lanes of the relay have passed and the last one of the outbox, whoever owns the lanes; of an adopted table its pending rows, up to 10000",
 );
 /// Age of the oldest undelivered message.
 pub const OLDEST: Name = of_relay(

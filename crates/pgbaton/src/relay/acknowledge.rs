@@ -1,4 +1,8 @@
 //! Gathers what the lanes have dealt with, and has the source write it: many lanes and many batches in one transaction.
+//!
+//! A lane that cannot be written waits by itself and keeps no other one waiting: for a moment where somebody holds a lock on one
+//! of its rows, and for a person where the database refuses it. Nothing more is handed to that lane's sink then, and what was
+//! delivered is kept, so that it need not be sent again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +12,16 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::Relay;
-use crate::lane::Grant;
+use crate::error::Error;
+use crate::lane::{Grant, Lane};
 use crate::position::Incarnation;
 use crate::retry::Backoff;
-use crate::source::{Acknowledged, Dealt};
+use crate::source::{Acknowledged, Dealt, Stint};
+
+/// After a refusal it is tried again so much later: a person may have mended it.
+const REFUSED_AGAIN: Duration = Duration::from_secs(10);
+/// As long as it stays refused, it is told so often.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// What a lane tells.
 pub(crate) enum Note {
@@ -19,13 +29,15 @@ pub(crate) enum Note {
     Dealt {
         /// How far it is.
         dealt: Dealt,
+        /// The stint it was read in.
+        stint: Stint,
         /// Messages that were handed to the sink.
         messages: usize,
         /// The lane's next batch waits for this to be written.
         awaited: bool,
     },
-    /// It is about to be given back: write what there is, and say when it is written, or that it cannot be.
-    Flush(oneshot::Sender<()>),
+    /// It is about to be given back: write what there is of it, and say when it is written. Nothing is said if it is lost.
+    Flush(Grant, oneshot::Sender<()>),
     /// It is over here. What was not written is not written any more.
     Forget(Grant),
 }
@@ -33,12 +45,31 @@ pub(crate) enum Note {
 /// What waits to be written for one lane: only how far it is counts.
 struct Pending {
     dealt: Dealt,
+    stint: Stint,
     messages: usize,
+    /// Told when it is written.
+    flushed: Vec<oneshot::Sender<()>>,
+    /// When it could not be written, though others could.
+    again: Option<Again>,
+}
+
+impl Pending {
+    fn new(dealt: Dealt, stint: Stint) -> Self {
+        Self { dealt, stint, messages: 0, flushed: Vec::new(), again: None }
+    }
+}
+
+/// Another attempt at one lane.
+struct Again {
+    at: Instant,
+    backoff: Backoff,
+    /// A person has to decide: when that was told.
+    refused: Option<Instant>,
 }
 
 /// Writes until dropped. One for each relay.
 pub(crate) async fn run(relay: Arc<Relay>, mut notes: mpsc::UnboundedReceiver<Note>) {
-    let mut writer = Writer { relay, pending: BTreeMap::new(), due: None, waiting: Vec::new() };
+    let mut writer = Writer { relay, pending: BTreeMap::new(), due: None };
     let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
     loop {
         let due = writer.due;
@@ -56,6 +87,7 @@ pub(crate) async fn run(relay: Arc<Relay>, mut notes: mpsc::UnboundedReceiver<No
         if writer.due.is_some_and(|due| due <= Instant::now()) {
             if writer.write().await {
                 backoff.reset();
+                writer.due = writer.next_attempt();
             } else {
                 writer.due = Some(Instant::now() + backoff.next(rand::random()));
             }
@@ -73,37 +105,29 @@ async fn sleep_until(due: Option<Instant>) {
 struct Writer {
     relay: Arc<Relay>,
     pending: BTreeMap<Grant, Pending>,
+    /// When something is to be written next.
     due: Option<Instant>,
-    waiting: Vec<oneshot::Sender<()>>,
 }
 
 impl Writer {
     fn take(&mut self, note: Note) {
-        let pace = &self.relay.spec.pace;
-        let now = Instant::now();
         let due = match note {
-            Note::Dealt { dealt, messages, awaited } => {
-                let pending = self
-                    .pending
-                    .entry(dealt.grant.clone())
-                    .and_modify(|pending| {
-                        pending.dealt = dealt.clone();
-                        pending.messages += messages;
-                    })
-                    .or_insert(Pending { dealt, messages });
-                // Before the lane has to wait for it.
-                if awaited || pending.messages >= (self.relay.spec.limits.in_flight / 2).max(1) {
+            Note::Dealt { dealt, stint, messages, awaited } => self.dealt(dealt, stint, messages, awaited),
+            Note::Flush(grant, done) => match self.pending.get_mut(&grant) {
+                Some(pending) => {
+                    pending.flushed.push(done);
+                    let now = Instant::now();
+                    if let Some(again) = &mut pending.again {
+                        again.at = now;
+                    }
                     now
-                } else if pending.messages > 0 {
-                    now + pace.acknowledge
-                } else {
-                    now + pace.acknowledge_idle
                 }
-            }
-            Note::Flush(done) => {
-                self.waiting.push(done);
-                now
-            }
+                None => {
+                    // A lane that no longer waits has ended meanwhile.
+                    let _ = done.send(());
+                    return;
+                }
+            },
             Note::Forget(grant) => {
                 self.pending.remove(&grant);
                 return;
@@ -112,27 +136,45 @@ impl Writer {
         self.due = Some(self.due.map_or(due, |known| known.min(due)));
     }
 
-    /// Writes all that is pending. False if it has to be tried again.
+    /// When it has to be written.
+    fn dealt(&mut self, dealt: Dealt, stint: Stint, messages: usize, awaited: bool) -> Instant {
+        let pace = &self.relay.spec.pace;
+        let now = Instant::now();
+        let pending = self.pending.entry(dealt.grant.clone()).or_insert_with(|| Pending::new(dealt.clone(), stint));
+        pending.dealt = dealt;
+        pending.messages += messages;
+        match &pending.again {
+            Some(again) => again.at,
+            // Before the lane has to wait for it.
+            None if awaited || pending.messages >= (self.relay.spec.limits.in_flight / 2).max(1) => now,
+            None if pending.messages > 0 => now + pace.acknowledge,
+            None => now + pace.acknowledge_idle,
+        }
+    }
+
+    /// When one of those that could not be written is tried again.
+    fn next_attempt(&self) -> Option<Instant> {
+        self.pending.values().filter_map(|pending| pending.again.as_ref()).map(|again| again.at).min()
+    }
+
+    /// Writes all that is pending, and tries once more what could not be written before, each by itself. False if nothing can be
+    /// written now.
     async fn write(&mut self) -> bool {
         // Lanes of an incarnation that has just ended may still be among the others.
         let mut by_incarnation: Vec<(Incarnation, Vec<Dealt>)> = Vec::new();
-        for pending in self.pending.values() {
-            let here = &pending.dealt.next.incarnation;
-            match by_incarnation.iter_mut().find(|(known, _)| known == here) {
-                Some((_, done)) => done.push(pending.dealt.clone()),
-                None => by_incarnation.push((here.clone(), vec![pending.dealt.clone()])),
+        let mut alone = Vec::new();
+        for Pending { dealt, again, .. } in self.pending.values() {
+            let here = &dealt.next.incarnation;
+            match (again, by_incarnation.iter_mut().find(|(known, _)| known == here)) {
+                (Some(again), _) if again.at <= Instant::now() => alone.push(vec![dealt.clone()]),
+                (Some(_), _) => {}
+                (None, Some((_, done))) => done.push(dealt.clone()),
+                (None, None) => by_incarnation.push((here.clone(), vec![dealt.clone()])),
             }
         }
         let mut written = true;
-        for (_, done) in by_incarnation {
+        for done in by_incarnation.into_iter().map(|(_, done)| done).chain(alone) {
             written &= self.write_one(&done).await;
-        }
-        if written {
-            self.due = None;
-            self.waiting.drain(..).for_each(|done| {
-                // A lane that no longer waits has ended meanwhile.
-                let _ = done.send(());
-            });
         }
         written
     }
@@ -141,9 +183,8 @@ impl Writer {
         match self.relay.source.acknowledge(done).await {
             Ok(written) => {
                 self.relay.metrics.acknowledged();
-                let all = written.iter().all(|lane| !matches!(lane, Acknowledged::Waits(_)));
                 written.into_iter().for_each(|lane| self.settle(lane));
-                all
+                true
             }
             Err(error) => {
                 // Of an incarnation that is gone, they are forgotten together with their lanes.
@@ -154,38 +195,61 @@ impl Writer {
     }
 
     fn settle(&mut self, acknowledged: Acknowledged) {
-        let lane = match &acknowledged {
-            Acknowledged::Waits(_) => return,
-            Acknowledged::Written(lane) | Acknowledged::LaneLost(lane, _) | Acknowledged::Refused(lane, _) => lane,
-        };
-        let grants: Vec<Grant> = self.pending.keys().filter(|grant| grant.lane == *lane).cloned().collect();
-        let mut refused = match acknowledged {
-            Acknowledged::Refused(_, error) => Some(error),
-            Acknowledged::LaneLost(..) => None,
-            _ => return grants.into_iter().for_each(|grant| self.written(&grant)),
-        };
-        for grant in grants {
-            self.pending.remove(&grant);
-            match refused.take() {
-                // Its task ends with this, and says so.
-                Some(error) => {
-                    if let Some(flow) = self.relay.flows.get(&grant) {
-                        flow.refuse(error);
-                    }
-                }
-                None => {
+        match acknowledged {
+            Acknowledged::Written(lane) => {
+                self.take_out(&lane).for_each(|(grant, pending)| self.written(&grant, pending))
+            }
+            Acknowledged::LaneLost(lane, _) => {
+                for (grant, _) in self.take_out(&lane) {
                     tracing::warn!(%grant, "a position was not written: the lane has another owner or epoch");
                     self.relay.look_again.notify_one();
                 }
             }
+            Acknowledged::Waits(lane) => self.put_off(&lane, |again, now| {
+                again.at = now + again.backoff.next(rand::random());
+            }),
+            Acknowledged::Refused(lane, error) => self.refused(&lane, &error),
         }
     }
 
-    fn written(&mut self, grant: &Grant) {
-        let Some(pending) = self.pending.remove(grant) else { return };
-        if let Some(flow) = self.relay.flows.get(grant) {
+    fn take_out(&mut self, lane: &Lane) -> impl Iterator<Item = (Grant, Pending)> + use<> {
+        let grants: Vec<Grant> = self.pending.keys().filter(|grant| grant.lane == *lane).cloned().collect();
+        let taken: Vec<_> = grants.iter().filter_map(|grant| self.pending.remove_entry(grant)).collect();
+        taken.into_iter()
+    }
+
+    fn put_off(&mut self, lane: &Lane, how: impl Fn(&mut Again, Instant)) {
+        let now = Instant::now();
+        for pending in self.pending.iter_mut().filter(|(grant, _)| grant.lane == *lane).map(|(_, pending)| pending) {
+            let backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+            how(pending.again.get_or_insert(Again { at: now, backoff, refused: None }), now);
+        }
+    }
+
+    fn refused(&mut self, lane: &Lane, error: &Error) {
+        let relay = Arc::clone(&self.relay);
+        relay.refuse(lane.number, true);
+        let of_it = self.pending.iter().filter(|(grant, _)| grant.lane == *lane);
+        of_it.filter_map(|(grant, pending)| relay.flows.get(grant, pending.stint)).for_each(|flow| flow.hold());
+        self.put_off(lane, |again, now| {
+            again.at = now + REFUSED_AGAIN;
+            if again.refused.is_none_or(|told| now.duration_since(told) >= TOLD_EVERY) {
+                again.refused = Some(now);
+                tracing::error!(%error, "the lane is held: what it delivered cannot be acknowledged");
+            }
+        });
+    }
+
+    fn written(&self, grant: &Grant, pending: Pending) {
+        if pending.again.is_some_and(|again| again.refused.is_some()) {
+            self.relay.refuse(grant.lane.number, false);
+            tracing::info!(%grant, "what was delivered is acknowledged; the lane goes on");
+        }
+        if let Some(flow) = self.relay.flows.get(grant, pending.stint) {
             flow.covered(pending.messages);
             self.relay.flows.room.notify_one();
         }
+        // A lane that no longer waits has ended meanwhile.
+        pending.flushed.into_iter().for_each(|done| drop(done.send(())));
     }
 }

@@ -21,7 +21,7 @@ use crate::outcome::{AppendError, Outcome};
 use crate::position::Incarnation;
 use crate::retry::Backoff;
 use crate::sink::{OpenError, OpenLane, Opening, Part, ProbeError};
-use crate::source::{Batch, Dealt, Opaque, Opened};
+use crate::source::{Batch, Dealt, Opaque, Opened, SourceSpec};
 
 /// What a lane is started with.
 pub(crate) struct LaneStart {
@@ -112,7 +112,7 @@ async fn take_up(start: &mut LaneStart, deadline: Deadline, told_of: Arc<history
         opened = relay.source.open(grant, &start.here, holds.as_ref()) => opened,
     };
     let (stint, batch) = match source {
-        Ok((stint, opened)) => (stint, settled(grant, &opened)?),
+        Ok((stint, opened)) => (stint, settled(relay, grant, &opened)?),
         Err(error) if error.is_transient() => {
             relay.report("a lane could not be opened; trying again", &error);
             return Err(LaneEnd::Reopen);
@@ -142,7 +142,7 @@ async fn take_up(start: &mut LaneStart, deadline: Deadline, told_of: Arc<history
 }
 
 /// What became of settling, for the log; gives the number of the lane's last batch.
-fn settled(grant: &Grant, opened: &Opened) -> Result<i64, LaneEnd> {
+fn settled(relay: &Relay, grant: &Grant, opened: &Opened) -> Result<i64, LaneEnd> {
     match *opened {
         Opened::Ours { batch } => Ok(batch),
         Opened::Settled { batch } => {
@@ -163,8 +163,16 @@ fn settled(grant: &Grant, opened: &Opened) -> Result<i64, LaneEnd> {
         }
         Opened::SinkLost { resend: false, batch, holds } => Err(LaneEnd::Refused(Error::refused(
             format!("{grant}: the sink holds batch {holds}, and batch {batch} was delivered: it has lost its tail"),
-            "Restore the sink. Or set `on_sink_loss = \"resend\"` for this relay to send the lost messages again; after a \
-             fail-over, which makes the sink's own position worthless, drop the relay and register it again",
+            match relay.spec.source {
+                SourceSpec::Native => {
+                    "Restore the sink. Or set `on_sink_loss = \"resend\"` for this relay to send the lost messages again; after a \
+                     fail-over, which makes the sink's own position worthless, drop the relay and register it again"
+                }
+                SourceSpec::Table(_) => {
+                    "Restore the sink. Or drop the relay (`pgbaton relays drop`), set the rows that the sink has lost back to \
+                     pending, and start it again"
+                }
+            },
         ))),
     }
 }
@@ -233,7 +241,6 @@ impl LaneTask {
             let batch = tokio::select! {
                 biased;
                 () = self.deadline.over() => return LaneEnd::Stopped,
-                why = self.flow.is_refused() => return LaneEnd::Refused(why),
                 () = drained(&mut self.orders) => return self.drain().await,
                 batch = self.batches.recv() => batch,
             };
@@ -253,17 +260,17 @@ impl LaneTask {
         }
     }
 
-    /// Nothing more is read for the lane, what was read and not handed out is dropped, and the position is written.
+    /// Nothing more is read for the lane, what was read and not handed out is dropped, and the position is written. As long as
+    /// that is refused the lane is not given back: whoever had it next would send again what was delivered.
     async fn drain(&mut self) -> LaneEnd {
         self.relay.flows.remove(&self.flow.grant);
         let (done, written) = oneshot::channel();
-        if self.relay.dealt.send(Note::Flush(done)).is_err() {
+        if self.relay.dealt.send(Note::Flush(self.flow.grant.clone(), done)).is_err() {
             return LaneEnd::Stopped;
         }
         tokio::select! {
             biased;
             () = self.deadline.over() => LaneEnd::Stopped,
-            why = self.flow.is_refused() => LaneEnd::Refused(why),
             written = written => if written.is_ok() { LaneEnd::Drained } else { LaneEnd::Stopped },
         }
     }
@@ -278,17 +285,20 @@ impl LaneTask {
         let dealt = Dealt { grant: self.flow.grant.clone(), batch: self.batch, next: batch.next };
         faults::point("lane.delivered");
         let awaited = messages > 0 && self.one_batch_at_a_time();
-        self.relay.dealt.send(Note::Dealt { dealt, messages, awaited }).map_err(|_| LaneEnd::Stopped)
+        self.relay
+            .dealt
+            .send(Note::Dealt { dealt, stint: self.flow.stint, messages, awaited })
+            .map_err(|_| LaneEnd::Stopped)
     }
 
     /// What may repeat after a crash is bounded: handed over, and not yet covered by a written position.
     async fn wait_for_acknowledgements(&mut self, messages: usize) -> Result<(), LaneEnd> {
         let limit = self.relay.spec.limits.in_flight;
-        while self.flow.in_flight() > 0 && (self.flow.in_flight() + messages > limit || self.one_batch_at_a_time()) {
+        let is_full = |lane: &Self| lane.flow.in_flight() + messages > limit || lane.one_batch_at_a_time();
+        while self.flow.in_flight() > 0 && (self.flow.is_held() || is_full(self)) {
             tokio::select! {
                 biased;
                 () = self.deadline.over() => return Err(LaneEnd::Stopped),
-                why = self.flow.is_refused() => return Err(LaneEnd::Refused(why)),
                 () = drained(&mut self.orders) => return Err(LaneEnd::Drained),
                 () = self.flow.acknowledged.notified() => {}
             }

@@ -85,8 +85,8 @@ impl Refusals {
     /// A lane that is blocked no more is so whether or not there is anything to read of it now.
     fn are(&mut self, relay: &Relay, refused: Vec<(Grant, Error)>, blocked: &BTreeSet<i32>) {
         for (lane, _) in self.0.extract_if(.., |lane, _| !blocked.contains(lane)) {
-            // Of one that has ended its end says how it is.
-            if relay.flows.with(|lanes| lanes.contains_key(&lane)) {
+            // One that has ended says itself how it is, and so does one whose acknowledgement is refused.
+            if relay.flows.with(|lanes| lanes.get(&lane).is_some_and(|flow| !flow.is_held())) {
                 relay.refuse(lane, false);
                 tracing::info!(relay = %relay.spec.name, lane, "the lane's next message can be read, or is no longer there");
             }

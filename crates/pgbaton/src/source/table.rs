@@ -202,6 +202,8 @@ struct Place {
     through: u64,
     /// The ids' columns, row after row.
     rows: Vec<String>,
+    /// Which version of each row was read.
+    versions: Vec<Option<i64>>,
 }
 
 fn place(bookmark: &Bookmark) -> Result<Place, Error> {

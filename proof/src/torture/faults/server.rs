@@ -181,8 +181,8 @@ async fn all_have_moved(stage: &Stage, pair: &Pair) -> Result<bool, Error> {
     Ok(false)
 }
 
-/// The replicas that have renewed a lease at the new primary twice since these beats were first seen. Nobody does before it has the
-/// answer to the first one, by which it knows where it is.
+/// The replicas that have renewed a lease at the new primary twice since these beats were first seen. Nobody does before it has
+/// the answer to the first one, by which it knows where it is.
 async fn renewed_twice(stage: &Stage, pair: &Pair, seen: &mut HashMap<String, i64>) -> Result<HashSet<String>, Error> {
     let admin = pair.primary.admin(&stage.primary.database).await?;
     let rows = within(admin.query("select name, id::text, beat from pgbaton.replica", &[])).await?;

@@ -176,8 +176,8 @@ impl Post {
         Ok(true)
     }
 
-    /// SIGKILL. The next process starts after a while, and ends the fault, which begins with this process's id. False if there was
-    /// none to be killed, or it has ended by itself in this moment.
+    /// SIGKILL. The next process starts after a while, and ends the fault, which begins with this process's id. False if there
+    /// was none to be killed, or it has ended by itself in this moment.
     pub(in crate::torture) async fn kill(
         &self,
         after: Duration,
@@ -221,8 +221,8 @@ impl Post {
         Ok(true)
     }
 
-    /// The limit for its files so that the one at the sink can grow by no more than so many bytes. Nothing if there is no process, or
-    /// if that cannot be: the limit is one for all its files, and its history must not have a hole.
+    /// The limit for its files so that the one at the sink can grow by no more than so many bytes. Nothing if there is no
+    /// process, or if that cannot be: the limit is one for all its files, and its history must not have a hole.
     pub(in crate::torture) async fn limit(&self, file: &Path, room: u64) -> Option<u64> {
         const HISTORY_GROWS: u64 = 4 << 20;
         let state = self.state.lock().await;

@@ -5,7 +5,11 @@ use proof::on_each_version;
 use super::{Adopted, SOURCE, end};
 use crate::hand::{SOON, until};
 
-on_each_version!(nothing_is_locked_while_it_is_published, a_locked_row_holds_its_lane_as_long_as_it_is_locked);
+on_each_version!(
+    nothing_is_locked_while_it_is_published,
+    a_locked_row_holds_its_lane_as_long_as_it_is_locked,
+    other_lanes_are_handed_over_while_a_row_is_locked,
+);
 
 /// The process stands still with a batch that the sink is about to write.
 async fn nothing_is_locked_while_it_is_published(major: u32) {
@@ -58,4 +62,21 @@ async fn a_locked_row_holds_its_lane_as_long_as_it_is_locked(major: u32) {
     ids.sort();
     ids.dedup();
     assert_eq!(ids.len(), 350, "nothing is sent twice for that");
+}
+
+async fn other_lanes_are_handed_over_while_a_row_is_locked(major: u32) {
+    let adopted = Adopted::new(major).await;
+    adopted.insert(70).await;
+    let user = adopted.fixture.admin().await.unwrap();
+    user.batch_execute(r#"begin; select from app."Outbox" where site_id = 'site 3' limit 1 for update"#).await.unwrap();
+    let mut first = adopted.run("r1");
+    first.wait_for_line("cannot be marked yet", SOON).await.unwrap();
+    let second = adopted.run("r2");
+    let owners = r#"(select distinct owner from pgbaton.lane where owner is not null) o"#;
+    until("lanes are handed over", async || adopted.count(owners).await == 2).await;
+    user.batch_execute("commit").await.unwrap();
+    adopted.all_marked().await;
+    end(first).await;
+    end(second).await;
+    assert_eq!(adopted.arrived(&["r1", "r2"]).len(), 70);
 }

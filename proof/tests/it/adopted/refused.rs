@@ -3,7 +3,7 @@
 use proof::on_each_version;
 
 use super::{Adopted, SOURCE, end};
-use crate::hand::SOON;
+use crate::hand::{SOON, until};
 
 on_each_version!(
     tables_that_cannot_be_adopted,
@@ -11,6 +11,7 @@ on_each_version!(
     a_mark_that_does_not_end_the_condition,
     marks_that_the_table_completes,
     marks_that_triggers_take_back,
+    what_cannot_be_marked_is_not_sent_again,
     one_relay_reads_a_table,
 );
 
@@ -165,6 +166,54 @@ async fn marks_that_triggers_take_back(major: u32) {
         assert!(replica.wait(SOON).await.unwrap().success());
         assert_eq!(adopted.pending().await, 5);
         assert!(adopted.arrived(&["r1"]).len() <= 5, "{trigger}");
+    }
+}
+
+/// Until a person has mended it, its lane is neither published nor handed over. Others are.
+async fn what_cannot_be_marked_is_not_sent_again(major: u32) {
+    let adopted = Adopted::new(major).await;
+    adopted
+        .execute(
+            r#"create sequence app.tries;
+               create function app.swallow() returns trigger language plpgsql security definer
+                 as $$ begin perform nextval('app.tries'); return null; end $$;
+               create trigger t before update on app."Outbox" for each row when (old.site_id = 'site 1')
+                 execute function app.swallow()"#,
+        )
+        .await;
+    adopted.insert(70).await;
+    let mut first = adopted.run("r1");
+    first.wait_for_line("cannot be acknowledged", SOON).await.unwrap();
+    let second = adopted.run("r2");
+    until("the other replica owns lanes", async || adopted.owners().await == 2).await;
+    // More for it, and for the others.
+    adopted.insert(70).await;
+    let lane = |site: &str| format!("(hashtextextended({site} collate \"C\", 0) & 3)");
+    let others = format!("{} <> {}", lane("site_id"), lane("'site 1'"));
+    adopted.none_is_left(&format!(r#"app."Outbox" where published_at is null and {others}"#)).await;
+    let tried = adopted.tries().await;
+    until("it is tried again", async || adopted.tries().await > tried).await;
+    assert!(adopted.pending().await >= 20);
+    adopted.execute(r#"drop trigger t on app."Outbox""#).await;
+    adopted.all_marked().await;
+    first.wait_for_line("the lane goes on", SOON).await.unwrap();
+    end(first).await;
+    end(second).await;
+    let mut ids = adopted.arrived(&["r1", "r2"]);
+    assert_eq!(ids.len(), 140);
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 140, "nothing is sent twice for that");
+}
+
+impl Adopted {
+    /// How many replicas own lanes.
+    async fn owners(&self) -> i64 {
+        self.admin.query_one("select count(distinct owner) from pgbaton.lane", &[]).await.unwrap().get(0)
+    }
+
+    async fn tries(&self) -> i64 {
+        self.admin.query_one("select last_value from app.tries", &[]).await.unwrap().get(0)
     }
 }
 

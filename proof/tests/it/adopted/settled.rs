@@ -9,7 +9,8 @@ use crate::hand::SOON;
 
 on_each_version!(
     a_kill_between_the_sinks_commit_and_the_mark_repeats_nothing,
-    what_was_set_back_before_settling_is_sent_again
+    what_was_set_back_before_settling_is_sent_again,
+    what_was_changed_before_settling_is_counted,
 );
 
 impl Adopted {
@@ -67,4 +68,20 @@ async fn what_was_set_back_before_settling_is_sent_again(major: u32) {
     assert_eq!(repeated(&mut again).await, 20.0);
     end(again).await;
     assert_eq!(adopted.in_inbox().await, (20, 20));
+}
+
+/// The sink has its former content, and nobody else was there to see it change.
+async fn what_was_changed_before_settling_is_counted(major: u32) {
+    let adopted = Adopted::new(major).await;
+    adopted.fixture.inbox("app.inbox").await.unwrap();
+    adopted.insert(50).await;
+    let mut killed = adopted.to_inbox("r1", "lane.appended:kill:1").await;
+    killed.wait(SOON).await.unwrap();
+    adopted.execute(r#"update app."Outbox" set payload = '{"n": 0}' where payload ->> 'n' in ('1', '2')"#).await;
+    let mut next = adopted.to_inbox("r2", "").await;
+    let told = next.wait_for_line("were changed after they had been read", SOON).await.unwrap();
+    assert!(told.contains("rows=2"), "{told}");
+    adopted.all_marked().await;
+    end(next).await;
+    assert_eq!(adopted.in_inbox().await, (50, 50));
 }

@@ -423,7 +423,9 @@ impl TableSource {
         let Some((grant, registration, handed)) = taken else { return Ok(None) };
         for (((messages, _), through), ids) in rows.batches.into_iter().zip(handed).zip(ids) {
             let columns = ids.iter().flat_map(|row| row.id.0.iter().cloned()).collect();
-            let place = Place { registration: registration.clone(), stint: rows.asked.stint.0, through, rows: columns };
+            let versions = ids.iter().map(|row| row.version).collect();
+            let (registration, stint) = (registration.clone(), rows.asked.stint.0);
+            let place = Place { registration, stint, through, rows: columns, versions };
             let place: Box<RawValue> = serde_json::value::to_raw_value(&place)
                 .map_err(|error| Error::new(Kind::Internal, "a position cannot be written down").because(error))?;
             let next = Bookmark { incarnation: here.clone(), place };

@@ -31,6 +31,9 @@ use crate::sql::{self, Verb};
 const ROWS: usize = 1_000;
 /// How often a row may be found pending although its mark did not meet it: its user may have set it back in that moment.
 const TRIES: usize = 3;
+/// A lane is opened again, with a new fence at its sink, if its last batch cannot be marked within these tries.
+const SETTLING_TRIES: usize = 10;
+const SETTLING_PAUSE: Duration = Duration::from_millis(500);
 /// How often it is told that rows were changed, at most.
 const SELDOM: Duration = Duration::from_secs(60);
 
@@ -47,8 +50,8 @@ struct Piece {
 enum Marked {
     /// All of them, but for lanes that were lost, by their numbers, and those whose stint is over: whoever opens such a lane
     /// reads what was marked by then, and nothing may be marked behind its back. Rows that are `changed` had been so since they
-    /// were read.
-    But { lost: Vec<i32>, over: Vec<i32>, changed: Vec<RowId> },
+    /// were read. Whether rows were `met` that are no longer pending: the mark does what it has to.
+    But { lost: Vec<i32>, over: Vec<i32>, changed: Vec<RowId>, met: bool },
     /// Nothing: these rows are pending, although no mark met them.
     Swallowed(Vec<RowId>),
 }
@@ -84,18 +87,20 @@ impl TableSource {
         next: &Bookmark,
         here: &Incarnation,
     ) -> Result<(), Error> {
-        let columns = self.spec.id.len();
-        let row = |id: &[String]| TakenRow { id: RowId(id.to_vec().into()), version: None };
-        let rows = place(next)?.rows.chunks(columns).map(row).collect();
+        let Place { rows, versions, .. } = place(next)?;
+        let versions = versions.into_iter().chain(std::iter::repeat(None));
+        let row = |(id, version): (&[String], _)| TakenRow { id: RowId(id.to_vec().into()), version };
+        let rows = rows.chunks(self.spec.id.len()).zip(versions).map(row).collect();
         let piece = Piece { grant: grant.clone(), handed: None, batch, rows };
-        match self.mark_round(&[piece], here).await?.pop() {
-            None => Ok(()),
-            Some((_, Acknowledged::Refused(_, error))) => Err(error),
-            Some((_, Acknowledged::Waits(_))) => {
-                Err(Error::new(Kind::Database, format!("{grant}: a row of the last batch is locked by somebody else")))
+        for _ in 0..SETTLING_TRIES {
+            match self.mark_round(std::slice::from_ref(&piece), here).await?.pop() {
+                None => return Ok(()),
+                Some((_, Acknowledged::Refused(_, error))) => return Err(error),
+                Some((_, Acknowledged::Waits(_))) => tokio::time::sleep(SETTLING_PAUSE).await,
+                Some(_) => return Err(Error::new(Kind::Database, format!("{grant} was lost while it was opened"))),
             }
-            Some(_) => Err(Error::new(Kind::Database, format!("{grant} was lost while it was opened"))),
         }
+        Err(Error::new(Kind::Database, format!("{grant}: a row of the last batch is locked by somebody else")))
     }
 
     /// The lane's batches that are not marked yet, in order.
@@ -140,8 +145,9 @@ impl TableSource {
         }
         let refused = Error::refused(
             format!("{}: rows of {} that were delivered cannot be marked: {error}", piece.grant, self.spec.table),
-            "Nothing is sent again before a person has decided. Correct `mark`, the table's triggers and constraints, or the \
-             role's grants, and start the replica again: these rows are then delivered once more, unless the sink keeps positions",
+            "Correct `mark`, the table's triggers and constraints, or the role's grants: it is tried again every 10 s, and nothing \
+             is sent meanwhile. Do not stop the replica before: whoever has the lane next delivers these rows once more, unless the \
+             sink keeps positions",
         );
         (number, Acknowledged::Refused(lane, refused))
     }
@@ -149,12 +155,16 @@ impl TableSource {
     /// One transaction. Gives the lanes that were lost.
     async fn mark(&self, pieces: &[Piece], here: &Incarnation) -> Result<Vec<(i32, Acknowledged)>, Error> {
         for _ in 1..TRIES {
-            if let Marked::But { lost, over, changed } = self.mark_once(pieces, here).await? {
+            if let Marked::But { lost, over, changed, met } = self.mark_once(pieces, here).await? {
+                self.proven.fetch_or(met, Ordering::Relaxed);
                 return Ok(self.marked(pieces, &lost, &over, &changed));
             }
         }
         match self.mark_once(pieces, here).await? {
-            Marked::But { lost, over, changed } => Ok(self.marked(pieces, &lost, &over, &changed)),
+            Marked::But { lost, over, changed, met } => {
+                self.proven.fetch_or(met, Ordering::Relaxed);
+                Ok(self.marked(pieces, &lost, &over, &changed))
+            }
             Marked::Swallowed(rows) => {
                 let row = rows.first().map(|row| row.0.join(", ")).unwrap_or_default();
                 Err(Error::refused(
@@ -176,7 +186,6 @@ impl TableSource {
             } else if lost.contains(&number) {
                 ended.push((number, Acknowledged::LaneLost(grant.lane.clone(), grant.epoch)));
             } else {
-                self.proven.store(true, Ordering::Relaxed);
                 if let Some((stint, through)) = handed {
                     self.state(|state| state.taken.marked(grant, *stint, *through));
                 }
@@ -209,11 +218,11 @@ impl TableSource {
 
     async fn mark_once(&self, pieces: &[Piece], here: &Incarnation) -> Result<Marked, Error> {
         let mut slot = self.writer.lock().await;
-        // Opening a lane has the same lock: so it sees all marks of the stint before, or they are not made.
+        // Opening a lane takes this slot, too: so it sees all marks of the stint before, or they are not made.
         let (pieces, over): (Vec<&Piece>, Vec<&Piece>) = pieces.iter().partition(|piece| self.goes_on(piece));
         let over = over.iter().map(|piece| piece.grant.lane.number).collect();
         if pieces.is_empty() {
-            return Ok(Marked::But { lost: Vec::new(), over, changed: Vec::new() });
+            return Ok(Marked::But { lost: Vec::new(), over, changed: Vec::new(), met: false });
         }
         let connection = slot.take().await?.waiting(self.marking.now());
         let began = clock::now();
@@ -221,9 +230,9 @@ impl TableSource {
         self.marking.follow(clock::now().since(began), marked.is_ok());
         // What failed or is to be taken back goes with its connection.
         Ok(match marked? {
-            Marked::But { lost, changed, .. } => {
+            Marked::But { lost, changed, met, .. } => {
                 slot.put(connection);
-                Marked::But { lost, over, changed }
+                Marked::But { lost, over, changed, met }
             }
             swallowed => swallowed,
         })
@@ -273,6 +282,7 @@ impl TableSource {
         self.still(here, &incarnation(&marked)?)?;
         let met = Met::read(&marked, self.spec.id.len())?;
         let left = met.left(pieces, &pending)?;
+        let any = !met.marked.is_empty();
         let (changed, swallowed) = self.mark_changed(connection, met.marked, left).await?;
         if !swallowed.is_empty() {
             return Ok(Marked::Swallowed(swallowed));
@@ -280,7 +290,8 @@ impl TableSource {
         connection.commit(sql::INCARNATION, &[]).await?;
         let lost: Vec<i32> = lanes.into_iter().filter(|lane| !met.ours.contains(lane)).collect();
         history::acknowledged(self.replica, sent, here, || written(pieces, &lost));
-        Ok(Marked::But { lost, over: Vec::new(), changed })
+        let met = any || !changed.is_empty();
+        Ok(Marked::But { lost, over: Vec::new(), changed, met })
     }
 
     /// Marks what is pending because it is another version than the one that was read, in the same transaction. Gives what was
