@@ -117,7 +117,8 @@ async fn what_is_left_open_is_read_in_one_way(major: u32) {
     let ddl = r#"
         create table app.a (id int primary key, topic text default 'a', head json, headb jsonb, at timestamp,
           sent boolean not null default false);
-        insert into app.a values (1, 'one', 'null', 'null', '2024-01-02 03:04:05.678'), (2, 'two', ' null ', '{"h": null}');
+        insert into app.a values
+          (1, 'one', 'null', 'null', '2024-01-02 03:04:05.678'), (2, 'two', ' null ', '{"h": null}', null);
         create table app.b (like app.a including all); insert into app.b select * from app.a;
         create table app.c (like app.a including all); insert into app.c select * from app.a;
     "#;

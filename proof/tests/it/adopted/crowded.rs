@@ -96,6 +96,8 @@ async fn a_snapshot_that_is_held_keeps_nothing_from_being_delivered(major: u32) 
     assert_eq!(adopted.arrived(&["r1"]).len(), 130);
 
     user.batch_execute("commit").await.unwrap();
+    // The first look notes in the index which of them are gone.
+    pages_of_looks(&adopted).await;
     let [ended, _] = pages_of_looks(&adopted).await;
     adopted.execute(r#"vacuum app."Outbox""#).await;
     let [vacuumed, _] = pages_of_looks(&adopted).await;
@@ -161,12 +163,12 @@ async fn an_index_cannot_hold_the_time(major: u32) {
     let line = replica.wait_for_line("no index gives just the pending rows", SOON).await.unwrap();
     assert!(line.contains("make one (but leave out of its condition what depends on the time"), "{line}");
     adopted.all_marked().await;
-    // As it says.
-    adopted.execute(r#"create index on app."Outbox" (created_at, id) where published_at is null"#).await;
-    adopted.insert(10).await;
-    let again = adopted.run_source("r2", &source);
-    adopted.all_marked().await;
-    assert_eq!(again.lines_with("no index gives"), [""; 0]);
     end(replica).await;
-    end(again).await;
+    // As it says: the table's own index is of that kind.
+    let adopted = Adopted::new(major).await;
+    adopted.insert(10).await;
+    let replica = adopted.run_source("r1", &source);
+    adopted.all_marked().await;
+    assert_eq!(replica.lines_with("no index gives"), [""; 0]);
+    end(replica).await;
 }
