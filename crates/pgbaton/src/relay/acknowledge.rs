@@ -249,7 +249,9 @@ impl Writer {
             flow.covered(pending.messages);
             self.relay.flows.room.notify_one();
         }
-        // A lane that no longer waits has ended meanwhile.
-        pending.flushed.into_iter().for_each(|done| drop(done.send(())));
+        for done in pending.flushed {
+            // A lane that no longer waits has ended meanwhile.
+            let _ = done.send(());
+        }
     }
 }
