@@ -197,7 +197,7 @@ impl Writer {
     fn settle(&mut self, acknowledged: Acknowledged) {
         match acknowledged {
             Acknowledged::Written(lane) => {
-                self.take_out(&lane).for_each(|(grant, pending)| self.written(&grant, pending))
+                self.take_out(&lane).for_each(|(grant, pending)| self.written(&grant, pending));
             }
             Acknowledged::LaneLost(lane, _) => {
                 for (grant, _) in self.take_out(&lane) {
