@@ -10,6 +10,8 @@ use std::time::Duration;
 use pgbaton::config::{self, Config, Given, Http, Log};
 use pgbaton::metrics::AllMetrics;
 use pgbaton::replica::{Replica, ReplicaSpec};
+use pgbaton::source::SourceSpec;
+use pgbaton::source::table::NO_AGE;
 use pgbaton::vitals::Vitals;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -42,7 +44,14 @@ pub(crate) async fn run(path: &Path) -> Result<(), Failure> {
 
 /// Reads and validates a configuration.
 pub(crate) fn check(path: &Path) -> Result<(), Failure> {
-    read(path)?;
+    let Configured { replica, .. } = read(path)?;
+    for relay in &replica.relays {
+        if let SourceSpec::Table(table) = &relay.source
+            && table.created_at.is_none()
+        {
+            say(&format!("relay {}: {NO_AGE}", relay.name));
+        }
+    }
     say(&format!("{} is valid", path.display()));
     Ok(())
 }

@@ -86,6 +86,12 @@ impl Error {
         Self { text, source: None, ..self }
     }
 
+    /// The same error once more, its causes in words.
+    pub(crate) fn again(&self) -> Self {
+        let (kind, sql_state) = (self.kind.clone(), self.sql_state.clone());
+        Self { kind, text: self.in_words(), hint: self.hint, sql_state, source: None }
+    }
+
     pub(crate) fn kind(&self) -> &Kind {
         &self.kind
     }

@@ -65,13 +65,16 @@ async fn empty_segments(slot: &mut Slot, segments: &mut Segments, metrics: &AllM
     Ok(())
 }
 
-/// How far behind each relay is, whoever owns its lanes.
+/// How far behind each relay is, whoever owns its lanes. One that does not tell keeps none of the others from it.
 async fn measure(relays: &[Arc<Relay>]) -> Result<(), Error> {
+    let mut failed = Ok(());
     for relay in relays {
-        let Behind { messages, oldest } = relay.source.behind().await?;
-        relay.metrics.behind(messages, oldest);
+        match relay.source.behind().await {
+            Ok(Behind { messages, oldest }) => relay.metrics.behind(messages, oldest),
+            Err(error) => failed = failed.and(Err(error.doing(relay.spec.name.as_str()))),
+        }
     }
-    Ok(())
+    failed
 }
 
 /// Failures of one kind of work in a row. One by itself means nothing: another replica holds a lock, or the database is away.

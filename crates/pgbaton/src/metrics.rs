@@ -236,10 +236,11 @@ impl Metrics {
     }
 
     /// How many ids of the outbox have not been passed by all lanes, and how old the oldest message is that was not
-    /// delivered: zero if there is none.
-    pub fn behind(&self, ids: u64, oldest: Duration) {
+    /// delivered: zero if there is none, `None` if that is not known.
+    pub fn behind(&self, ids: u64, oldest: Option<Duration>) {
         self.behind.store(i64::try_from(ids).unwrap_or(i64::MAX), Ordering::Relaxed);
-        self.oldest_micros.store(i64::try_from(oldest.as_micros()).unwrap_or(i64::MAX), Ordering::Relaxed);
+        let micros = oldest.map_or(-1, |oldest| i64::try_from(oldest.as_micros()).unwrap_or(i64::MAX));
+        self.oldest_micros.store(micros, Ordering::Relaxed);
         self.measured_at.store(nanos_since_boot(), Ordering::Relaxed);
     }
 
@@ -341,11 +342,13 @@ mod tests {
     fn what_was_not_measured_is_not_told() {
         let metrics = Metrics::default();
         assert_eq!((metrics.counts().behind, metrics.counts().oldest), (None, None));
-        metrics.behind(0, Duration::ZERO);
+        metrics.behind(0, Some(Duration::ZERO));
         assert_eq!((metrics.counts().behind, metrics.counts().oldest), (Some(0), Some(Duration::ZERO)));
         // What waits grows older until the next look.
-        metrics.behind(1, Duration::from_secs(9));
+        metrics.behind(1, Some(Duration::from_secs(9)));
         assert!(metrics.counts().oldest > Some(Duration::from_secs(9)));
+        metrics.behind(1, None);
+        assert_eq!((metrics.counts().behind, metrics.counts().oldest), (Some(1), None));
     }
 
     #[test]

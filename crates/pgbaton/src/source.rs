@@ -2,6 +2,7 @@
 //!
 //! Claims, leases and lanes are not a source's business: they always live in pgbaton's own tables.
 
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -219,8 +220,9 @@ pub struct Budget {
 pub struct Behind {
     /// Messages, at most: numbers of the log that not every lane has passed; of an adopted table pending rows, up to 10,000.
     pub messages: u64,
-    /// The age of the oldest of them, by the server's clock.
-    pub oldest: Duration,
+    /// The age of the oldest of them, by the server's clock; zero if there are none. `None` if it is not known: an adopted table
+    /// may have no column that tells.
+    pub oldest: Option<Duration>,
 }
 
 /// What a read brought.
@@ -228,8 +230,10 @@ pub struct Behind {
 pub struct Read {
     /// In order for each lane.
     pub batches: Vec<Batch>,
-    /// Lanes whose next message cannot be read until a person has changed it, each with the reason.
+    /// Lanes whose next message was found now not to be readable until a person has changed it, each with the reason.
     pub refused: Vec<(Grant, Error)>,
+    /// The numbers of all lanes that wait for that, also since earlier reads.
+    pub blocked: BTreeSet<i32>,
     /// When to read again.
     pub next: Next,
 }

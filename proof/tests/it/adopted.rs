@@ -1,6 +1,7 @@
 //! Tables that others made, adopted as they are: through the real executable, with a role that has what `adopt` grants.
 
 mod beside;
+mod blocked;
 mod changed;
 mod command;
 mod contents;

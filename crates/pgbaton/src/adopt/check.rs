@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::lane::ReplicaId;
 use crate::sink::Sink;
 use crate::source::Source;
-use crate::source::table::TableSource;
+use crate::source::table::{NO_AGE, TableSource};
 use crate::sql;
 
 /// Pending rows that are looked at.
@@ -85,8 +85,8 @@ pub async fn check(database: &Database, relay: &Configured) -> Result<Report, Er
         Ok(()) => {
             report.add(Verdict::Good, "table", "it can be adopted like that, and its statements are accepted");
             registered(database, relay, &mut report).await?;
-            index(&source, &mut report).await?;
-            rows(&source, &mut report).await?;
+            index(&source, relay, &mut report).await?;
+            rows(&source, relay, &mut report).await?;
         }
         Err(error) if error.is_transient() => return Err(error),
         Err(error) => report.add(Verdict::Wrong, "table", error.to_string()),
@@ -129,12 +129,13 @@ async fn registered(database: &Database, relay: &Configured, report: &mut Report
     Ok(())
 }
 
-async fn index(source: &TableSource, report: &mut Report) -> Result<(), Error> {
+async fn index(source: &TableSource, relay: &Configured, report: &mut Report) -> Result<(), Error> {
     match source.missing_index().await? {
         None => report.add(Verdict::Good, "index", "an index gives just the pending rows, in order"),
         Some(index) => {
+            let but = relay.spec.index_but();
             let text = format!(
-                "no index gives just the pending rows in order, so that a look may read all of the table; make one: {index}"
+                "no index gives just the pending rows in order, so that a look may read all of the table; make one{but}: {index}"
             );
             report.add(Verdict::Advice, "index", text);
         }
@@ -142,7 +143,7 @@ async fn index(source: &TableSource, report: &mut Report) -> Result<(), Error> {
     Ok(())
 }
 
-async fn rows(source: &TableSource, report: &mut Report) -> Result<(), Error> {
+async fn rows(source: &TableSource, relay: &Configured, report: &mut Report) -> Result<(), Error> {
     let sample = source.sample(ROWS).await?;
     let (rows, bad) = (sample.rows, sample.bad.len());
     for (id, why) in sample.bad.iter().take(NAMED) {
@@ -158,6 +159,9 @@ async fn rows(source: &TableSource, report: &mut Report) -> Result<(), Error> {
         report.add(Verdict::Advice, "rows", "none is pending: the mark was not tried on one");
     } else if bad == 0 {
         report.add(Verdict::Good, "rows", format!("each of the first {rows} pending rows can become a message"));
+    }
+    if relay.spec.created_at.is_none() {
+        report.add(Verdict::Advice, "rows", NO_AGE);
     }
     Ok(())
 }

@@ -86,12 +86,13 @@ fn index(proposal: &Proposal) -> Option<Warning> {
             "it keeps others from writing until it is made, unless each partition has had its own made concurrently before"
         }
     };
+    let but = proposal.draft.spec.index_but();
     let text = match &proposal.rows.indexed {
         Ok(true) => return None,
         Ok(false) => format!(
-            "No index gives just the pending rows in order, so that each look may read all of the table. Make this one; {how}:"
+            "No index gives just the pending rows in order, so that each look may read all of the table. Make this one{but}; {how}:"
         ),
-        Err(why) => format!("Whether an index serves could not be seen: {why}. This one does; {how}:"),
+        Err(why) => format!("Whether an index serves could not be seen: {why}. This one does{but}; {how}:"),
     };
     Some(Warning::with(text, format!("{};", proposal.draft.spec.index(partitioned))))
 }

@@ -30,15 +30,16 @@ fn facts_of(table: &str, columns: &[&str], mut more: Value) -> Facts {
             if rest == ["pk"] {
                 key.push(name.to_owned());
             }
-            json!({ "name": name, "type_name": kind, "kind": kind, "not_null": !rest.is_empty(), "generated": false, "default": default })
+            json!({ "name": name, "type_name": kind, "kind": kind, "not_null": !rest.is_empty(), "generated": false,
+                "computed": false, "default": default })
         })
         .collect();
     if more["primary_key"].is_null() {
         more["primary_key"] = json!(key);
     }
     let shape = json!({
-        "oid": 1, "kind": "r", "persistence": "p", "row_security": false, "parts": 0, "is_part": false, "rows": 0,
-        "columns": columns, "unique": [more["primary_key"]], "rules": [], "triggers": [], "referenced": [], "unpublished": false,
+        "version": 180_000, "kind": "r", "persistence": "p", "row_security": false, "parts": 0, "is_part": false,
+        "columns": columns, "unique": [more["primary_key"]], "rules": [], "rewritten": false, "referenced": [], "unpublished": false,
     });
     if more["replica_identity"].is_null() {
         more["replica_identity"] = json!("d");
@@ -337,6 +338,7 @@ fn what_marks_meet_is_told() {
         !text.contains("audit) runs") && text.contains("topic may be null") && text.contains("Rows are deleted"),
         "{text}"
     );
+    assert!(text.contains("no alert on their age is possible"), "{text}");
 }
 
 #[test]

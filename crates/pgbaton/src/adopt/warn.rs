@@ -3,7 +3,7 @@
 use super::facts::Facts;
 use super::names::{self, plain};
 use super::propose::{Draft, counts_in_time, is_number, marked};
-use crate::source::table::{Mark, Value};
+use crate::source::table::{Mark, NO_AGE, Value};
 
 /// Something to know, and the SQL that it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,6 +168,9 @@ fn contents(facts: &Facts, draft: &Draft, all: &mut Vec<Warning>) {
             facts.sql(&column.name),
             column.type_name
         )));
+    }
+    if spec.created_at.is_none() {
+        all.push(Warning::of(format!("No column was found that says when a row was inserted: {NO_AGE}.")));
     }
     all.push(Warning::of(
         "A row that is set back to pending is delivered again, under the same message id: a receiver that keeps ids, such as a \

@@ -1,6 +1,6 @@
 //! Reads for the lanes that have room, and hands each what it is due.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::lane::Grant;
 use crate::lease::BootInstant;
 use crate::plan;
 use crate::retry::Backoff;
-use crate::source::{Batch, Budget, Next, Read};
+use crate::source::{Budget, Next, Read};
 use crate::thread;
 
 /// Reads until dropped. One for each relay, on a thread of its own: each chunk from the socket wakes whoever waits for it,
@@ -40,13 +40,13 @@ async fn until_dropped(relay: Arc<Relay>) {
             read = relay.source.read(&rooms, &budget) => read,
         };
         match read {
-            Ok(Read { batches, refused, next }) => {
+            Ok(Read { batches, refused, blocked, next }) => {
                 backoff.reset();
                 if std::mem::take(&mut failing) {
                     relay.reading_refused(false);
                     tracing::info!(relay = %relay.spec.name, "reading goes on");
                 }
-                refusals.are(&relay, refused, &batches);
+                refusals.are(&relay, refused, &blocked);
                 let any = batches.iter().any(|batch| !batch.messages.is_empty());
                 for batch in batches {
                     relay.flows.enqueue(batch);
@@ -82,10 +82,13 @@ impl Refusals {
     /// Told once a minute for each lane, as long as it stays so.
     const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-    fn are(&mut self, relay: &Relay, refused: Vec<(Grant, Error)>, batches: &[Batch]) {
-        for batch in batches.iter().filter(|batch| !batch.messages.is_empty()) {
-            if self.0.remove(&batch.grant.lane.number).is_some() {
-                relay.refuse(batch.grant.lane.number, false);
+    /// A lane that is blocked no more is so whether or not there is anything to read of it now.
+    fn are(&mut self, relay: &Relay, refused: Vec<(Grant, Error)>, blocked: &BTreeSet<i32>) {
+        for (lane, _) in self.0.extract_if(.., |lane, _| !blocked.contains(lane)) {
+            // One that has ended says itself how it is, and so does one whose acknowledgement is refused.
+            if relay.flows.with(|lanes| lanes.get(&lane).is_some_and(|flow| !flow.is_held())) {
+                relay.refuse(lane, false);
+                tracing::info!(relay = %relay.spec.name, lane, "the lane's next message can be read, or is no longer there");
             }
         }
         let now = clock::now();

@@ -340,7 +340,7 @@ impl Source for NativeSource {
         let (ids, oldest): (i64, Option<f64>) = (row.try_get("ids")?, row.try_get("oldest")?);
         Ok(Behind {
             messages: u64::try_from(ids).unwrap_or_default(),
-            oldest: Duration::try_from_secs_f64(oldest.unwrap_or_default()).unwrap_or_default(),
+            oldest: Some(Duration::try_from_secs_f64(oldest.unwrap_or_default()).unwrap_or_default()),
         })
     }
 

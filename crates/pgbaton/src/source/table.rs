@@ -4,12 +4,10 @@
 //! `table/mark.rs` marks what was delivered, under the lanes' epochs. What is known of rows in between is in `table/taken.rs`,
 //! in memory alone: whoever opens a lane begins with a look.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
-
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio_postgres::types::Type;
 
 use crate::connection::{Access, Database, Parameter, Slot, incarnation};
@@ -30,13 +28,16 @@ mod definition;
 mod fetch;
 mod look;
 mod mark;
+mod pending;
+mod row;
 mod statements;
 pub(crate) mod survey;
 mod taken;
 mod trouble;
 
-pub use definition::{Mark, TableName, TableSpec, Value};
+pub use definition::{Mark, NO_AGE, TableName, TableSpec, Value};
 use look::Pace;
+use pending::Counted;
 use statements::Statements;
 use taken::{RowId, Taken};
 
@@ -53,8 +54,11 @@ pub struct TableSource {
     writer: tokio::sync::Mutex<Slot>,
     /// For marks, which may change many rows.
     marking: Patience,
-    /// Made when the table was last checked.
+    /// Made when the table was last checked and found as it has to be.
     statements: RwLock<Option<Arc<Statements>>>,
+    /// Why a later check refused it: nothing is read until one finds it good again.
+    refusal: RwLock<Option<Error>>,
+    pending: Mutex<Counted>,
     /// Counts acknowledgements, so that of two under one epoch the later one has the greater number.
     seq: AtomicI64,
     stints: AtomicU64,
@@ -73,6 +77,8 @@ struct State {
     pace: Pace,
     /// How many rows the next fetch asks for: follows their size.
     rows: fetch::Rows,
+    /// The number of lanes that the last fetch was of.
+    served: i32,
     /// When it was last told that rows were changed after they had been read.
     told_of_changed: Option<BootInstant>,
 }
@@ -100,6 +106,8 @@ impl TableSource {
             writer: tokio::sync::Mutex::new(Slot::new(database.clone())),
             marking: Patience::new(database.patience()),
             statements: RwLock::new(None),
+            refusal: RwLock::new(None),
+            pending: Mutex::default(),
             seq: AtomicI64::new(0),
             stints: AtomicU64::new(0),
             told: AtomicBool::new(false),
@@ -126,6 +134,12 @@ impl TableSource {
     fn statements(&self) -> Result<Arc<Statements>, Error> {
         let statements = self.statements.read().unwrap_or_else(PoisonError::into_inner).clone();
         statements.ok_or_else(|| Error::new(Kind::Internal, "an adopted table is used before it was checked"))
+    }
+
+    /// Whether the last check that came to an end found the table as it has to be.
+    fn not_refused(&self) -> Result<(), Error> {
+        let refusal = self.refusal.read().unwrap_or_else(PoisonError::into_inner);
+        refusal.as_ref().map_or(Ok(()), |error| Err(error.again()))
     }
 
     /// Compares an answer's incarnation with the one that something belongs to.
@@ -199,8 +213,17 @@ fn place(bookmark: &Bookmark) -> Result<Place, Error> {
 
 #[async_trait]
 impl Source for TableSource {
+    /// The first check refuses. A later refusal is this relay's alone, and others of the process go on: it is what
+    /// [`read`](Source::read) answers from then on.
     async fn check(&self) -> Result<(), Error> {
-        self.check_table().await
+        let first = self.statements().is_err();
+        let refusal = match self.check_table(first).await {
+            Ok(()) => None,
+            Err(error) if first || error.is_transient() => return Err(error),
+            Err(error) => Some(error),
+        };
+        *self.refusal.write().unwrap_or_else(PoisonError::into_inner) = refusal;
+        Ok(())
     }
 
     async fn open(
@@ -231,6 +254,7 @@ impl Source for TableSource {
     }
 
     async fn read(&self, lanes: &[Room], budget: &Budget) -> Result<Read, Error> {
+        self.not_refused()?;
         self.read_rows(lanes, budget).await
     }
 
@@ -243,19 +267,7 @@ impl Source for TableSource {
     }
 
     async fn behind(&self) -> Result<Behind, Error> {
-        let statements = self.statements()?;
-        let mut slot = self.reader.lock().await;
-        let connection = slot.take().await?.waiting(self.patience.now());
-        let verb = sql::Verb { name: "behind", sql: &statements.behind };
-        let [rows] = connection.pipeline(Access::Read, [(verb, &[])]).await?;
-        slot.put(connection);
-        let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "the server did not say what is pending"))?;
-        let oldest: Option<f64> = row.try_get("oldest")?;
-        let messages: i64 = row.try_get("rows")?;
-        Ok(Behind {
-            messages: u64::try_from(messages).unwrap_or_default(),
-            oldest: Duration::try_from_secs_f64(oldest.unwrap_or_default()).unwrap_or_default(),
-        })
+        self.count_pending().await
     }
 
     fn close(&self, grant: &Grant) {

@@ -67,6 +67,14 @@ async fn a_proposal_is_a_configuration_that_runs(major: u32) {
     adopted.fixture.write("proposed.toml", &proposal).unwrap();
     let mut command = adopted.fixture.command().unwrap();
     printed(&finish(command.args(check_config).envs(given)).await.unwrap(), 0);
+    // Without a time of insertion.
+    adopted.fixture.write("ageless.toml", &proposal.replace("\ncreated_at = ", "\n# created_at = ")).unwrap();
+    let ageless = adopted.fixture.folder().join("ageless.toml");
+    let mut command = adopted.fixture.command().unwrap();
+    let command = command.args(["check-config", "--config"]).arg(ageless).envs(given);
+    let output = finish(command).await.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("relay orders: without `created_at`"), "{said}");
     let relays = &proposal[proposal.find("\n[relays.").unwrap()..];
     let replica = adopted.fixture.run("r1", relays).unwrap();
     adopted.all_marked().await;
@@ -190,9 +198,21 @@ async fn a_check_finds_what_is_wrong(major: u32) {
     end(replica).await;
     let said = adopted.checked(&["--dsn", dsn, "--relay", "audit"], 1).await;
     assert!(said.contains("adopted by relay orders"), "{said}");
-    // Not its own condition, letter by letter.
-    let said = adopted.checked(&["--dsn", dsn, "--relay", "orders"], 1).await;
+    // Whose condition it is, letter by letter, does not matter; another key would share rows out otherwise.
+    let said = adopted.checked(&["--dsn", dsn, "--relay", "orders"], 0).await;
+    assert!(said.contains("registered for this source"), "{said}");
+    let other = SOURCE.replace("key = \"site_id\"", "key = \"topic\"");
+    adopted.fixture.configuration("c", &adopted.to_files(&other)).unwrap();
+    let said = adopted.checked(&["--config", config], 1).await;
     assert!(said.contains("registered for another source"), "{said}");
+    // Rows that the server cannot read as the source says.
+    adopted.insert(3).await;
+    let path = "payload = { column = \"payload\", path = \"strict $.secret\" }";
+    let other = SOURCE.replace("payload = \"payload\"", path);
+    adopted.fixture.configuration("c", &adopted.to_files(&other)).unwrap();
+    let said = adopted.checked(&["--config", config], 1).await;
+    assert!(said.contains("its \"payload\" cannot be read as it is configured to be (2203A)"), "{said}");
+    adopted.execute("delete from app.\"Outbox\" where published_at is null").await;
     adopted.fixture.configuration("c", &adopted.to_files(SOURCE)).unwrap();
     assert!(adopted.checked(&["--config", config], 0).await.contains("registered for this source"));
 }

@@ -1,13 +1,11 @@
-//! What a row says as a message: payloads, headers and keys from columns of all types; and rows that cannot be messages.
+//! What a row says as a message: payloads, headers, keys and times from columns of all types.
 
-use futures_util::future::join_all;
 use proof::on_each_version;
 use serde_json::{Value, json};
 
-use super::{Adopted, SOURCE, end};
-use crate::hand::{SOON, until};
+use super::{Adopted, end};
 
-on_each_version!(what_a_row_says, a_row_that_cannot_be_a_message_holds_its_lane, a_large_row_is_looked_at_as_well);
+on_each_version!(what_a_row_says, what_is_left_open_is_read_in_one_way);
 
 const EVENTS: &str = r#"
     create table app.a (id int primary key, topic text, head json, meta jsonb, bytes bytea, doc json, docb jsonb, words text,
@@ -23,9 +21,8 @@ const EVENTS: &str = r#"
     create table app.e (like app.a including all); insert into app.e select * from app.a;
 "#;
 
-/// What the relay of `app.NAME` sent of each of the three rows, without what is not looked at here.
-async fn sent(major: u32, sources: &[(&str, &str)]) -> Vec<Vec<Value>> {
-    let adopted = Adopted::with(major, EVENTS).await;
+/// What the relay of `app.NAME` sent of each row.
+async fn delivered(adopted: &Adopted, sources: &[(&str, &str)]) -> Vec<Vec<Value>> {
     let mut relays = String::new();
     for (name, source) in sources {
         let file = adopted.fixture.folder().join(format!("{name}.jsonl"));
@@ -40,11 +37,17 @@ async fn sent(major: u32, sources: &[(&str, &str)]) -> Vec<Vec<Value>> {
         adopted.none_is_left(&format!("app.{name} where not sent")).await;
     }
     end(replica).await;
+    sources.iter().map(|(name, _)| adopted.lines(name)).collect()
+}
+
+/// The same of each of the three rows, without what is not looked at here.
+async fn sent(major: u32, sources: &[(&str, &str)]) -> Vec<Vec<Value>> {
+    let adopted = Adopted::with(major, EVENTS).await;
     let parts = |line: &Value| {
         let part = |name: &str| line.get(name).cloned().unwrap_or_default();
         json!([part("topic"), part("key"), part("headers"), part("json"), part("text"), part("base64")])
     };
-    sources.iter().map(|(name, _)| adopted.lines(name).iter().map(parts).collect()).collect()
+    delivered(&adopted, sources).await.iter().map(|lines| lines.iter().map(parts).collect()).collect()
 }
 
 async fn what_a_row_says(major: u32) {
@@ -109,59 +112,29 @@ async fn what_a_row_says(major: u32) {
     );
 }
 
-/// Rows as [`SOURCE`] reads them, but that any text may stand for the payload and the headers.
-const LOOSE: &str = r#"
-    create table app."Outbox" (
-      id uuid primary key default gen_random_uuid(), site_id text not null, topic text, payload text, headers json,
-      created_at timestamptz not null default clock_timestamp(), published_at timestamptz);
-    create index on app."Outbox" (created_at, id) where published_at is null;"#;
-
-/// How a row is spoilt and mended, and what is said of it.
-const SPOILT: [(&str, &str, &str); 4] = [
-    ("topic = null", "topic = 'orders'", "its topic is null"),
-    ("topic = ''", "topic = 'orders'", "its topic is empty"),
-    ("headers = '[1]'", "headers = null", "its headers are no JSON object"),
-    ("payload = '{\"secret\":'", "payload = '{}'", "its payload is no JSON"),
-];
-
-async fn a_row_that_cannot_be_a_message_holds_its_lane(major: u32) {
-    join_all(SPOILT.map(|(spoil, mend, said)| is_held(major, "", spoil, mend, said))).await;
-}
-
-/// It is fetched by itself, and its size is no reason to hold all lanes.
-async fn a_large_row_is_looked_at_as_well(major: u32) {
-    let large = ", payload = to_json(repeat('secret', 10000))::text";
-    join_all(SPOILT[..3].iter().map(|(spoil, mend, said)| is_held(major, large, spoil, mend, said))).await;
-}
-
-async fn is_held(major: u32, more: &str, spoil: &str, mend: &str, said: &str) {
-    let adopted = Adopted::with(major, LOOSE).await;
-    adopted.execute(
-        r#"insert into app."Outbox" (site_id, topic, payload) select 'site ' || n % 20, 'orders', to_json(n) from generate_series(1, 200) n"#,
-    )
-    .await;
-    let third = r#"(select id from app."Outbox" where site_id = 'site 3' order by created_at offset 2 limit 1)"#;
-    let spoilt: String = adopted.admin.query_one(&format!("select {third}::text"), &[]).await.unwrap().get(0);
-    adopted.execute(&format!(r#"update app."Outbox" set {spoil}{more} where id = '{spoilt}'"#)).await;
-    let source =
-        SOURCE.replace("payload = \"payload\"", "payload = \"payload\"\npayload_is_json = true\nheaders = \"headers\"");
-    let mut replica = adopted.run_source("r1", &source);
-    let lane = |site: &str| format!("(hashtextextended({site} collate \"C\", 0) & 3)");
-    let (of_row, of_bad) = (lane("site_id"), lane("'site 3'"));
-    adopted.none_is_left(&format!(r#"app."Outbox" where published_at is null and {of_row} <> {of_bad}"#)).await;
-    // What stands before it has gone, as has nothing behind it.
-    let of_lane = format!(r#"app."Outbox" where {of_row} = {of_bad}"#);
-    let time = format!(r#"(select created_at from app."Outbox" where id = '{spoilt}')"#);
-    adopted.none_is_left(&format!("{of_lane} and published_at is null and created_at < {time}")).await;
-    let line = replica.wait_for_line(said, SOON).await.unwrap();
-    assert!(line.contains(&format!("orders:{spoilt}")) && !line.contains("secret"), "{line}");
-    assert_eq!(adopted.count(&format!("{of_lane} and published_at is not null and created_at >= {time}")).await, 0);
-    adopted.execute(&format!(r#"update app."Outbox" set {mend} where id = '{spoilt}'"#)).await;
-    adopted.all_marked().await;
-    until("all have arrived", async || adopted.lines("r1").len() >= 200).await;
-    end(replica).await;
-    let lines = adopted.lines("r1");
-    let of_key: Vec<&str> =
-        lines.iter().filter(|line| line["key"] == "site 3").map(|line| line["created_at"].as_str().unwrap()).collect();
-    assert!(lines.len() == 200 && of_key.len() == 10 && of_key.is_sorted(), "{} {of_key:?}", lines.len());
+/// Times are in UTC, whatever the session is set to; JSON's own `null` stands for no headers.
+async fn what_is_left_open_is_read_in_one_way(major: u32) {
+    let ddl = r#"
+        create table app.a (id int primary key, topic text default 'a', head json, headb jsonb, at timestamp,
+          sent boolean not null default false);
+        insert into app.a values (1, 'one', 'null', 'null', '2024-01-02 03:04:05.678'), (2, 'two', ' null ', '{"h": null}');
+        create table app.b (like app.a including all); insert into app.b select * from app.a;
+        create table app.c (like app.a including all); insert into app.c select * from app.a;
+    "#;
+    let sources = [
+        ("a", "topic = \"topic\"\nheaders = \"head\"\ncreated_at = \"at\""),
+        ("b", "topic = \"topic\"\nheaders = \"headb\"\nheader = { x = { constant = \"y\" } }"),
+        ("c", "topic = \"topic\"\nheaders = { column = \"headb\", path = \"$.h\" }"),
+    ];
+    let adopted = Adopted::with(major, ddl).await;
+    let elsewhere =
+        format!("alter role pgbaton_relay in database {} set timezone = 'America/New_York'", adopted.fixture.database);
+    adopted.execute(&elsewhere).await;
+    let lines = delivered(&adopted, &sources).await;
+    let headers = |of: usize| lines[of].iter().map(|line| line["headers"].clone()).collect::<Vec<_>>();
+    assert_eq!(headers(0), [Value::Null, Value::Null]);
+    assert_eq!(headers(1), [json!({ "x": "y" }), json!({ "h": null, "x": "y" })]);
+    assert_eq!(headers(2), [Value::Null, Value::Null]);
+    let time = lines[0][0]["created_at"].as_str().unwrap();
+    assert!(time.starts_with("2024-01-02T03:04:05.678"), "{time}");
 }

@@ -14,6 +14,7 @@ on_each_version!(
     a_snapshot_that_is_held_keeps_nothing_from_being_delivered,
     a_missing_index_is_told_and_can_be_made,
     an_index_that_was_there_is_enough,
+    an_index_cannot_hold_the_time,
 );
 
 /// Rows that were marked long ago, in one go.
@@ -148,4 +149,24 @@ async fn an_index_that_was_there_is_enough(major: u32) {
         assert_eq!(replica.lines_with("no index gives"), [""; 0], "{index}");
         end(replica).await;
     }
+}
+
+/// A condition of the operator's may, and the statement that is printed says so.
+async fn an_index_cannot_hold_the_time(major: u32) {
+    let adopted = Adopted::new(major).await;
+    adopted.execute(r#"drop index app."Outbox_created_at_id_idx""#).await;
+    adopted.insert(10).await;
+    let source = SOURCE.replace("is null --", "is null and created_at <= NOW() --");
+    let mut replica = adopted.run_source("r1", &source);
+    let line = replica.wait_for_line("no index gives just the pending rows", SOON).await.unwrap();
+    assert!(line.contains("make one (but leave out of its condition what depends on the time"), "{line}");
+    adopted.all_marked().await;
+    // As it says.
+    adopted.execute(r#"create index on app."Outbox" (created_at, id) where published_at is null"#).await;
+    adopted.insert(10).await;
+    let again = adopted.run_source("r2", &source);
+    adopted.all_marked().await;
+    assert_eq!(again.lines_with("no index gives"), [""; 0]);
+    end(replica).await;
+    end(again).await;
 }

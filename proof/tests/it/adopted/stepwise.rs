@@ -9,7 +9,7 @@ use pgbaton::lane::{Grant, Lane, ReplicaId};
 use pgbaton::metrics::Metrics;
 use pgbaton::position::Incarnation;
 use pgbaton::source::table::{TableSource, TableSpec};
-use pgbaton::source::{Acknowledged, Bookmark, Budget, Dealt, Opaque, Opened, Read, Room, Source, SourceSpec};
+use pgbaton::source::{Acknowledged, Behind, Bookmark, Budget, Dealt, Opaque, Opened, Read, Room, Source, SourceSpec};
 use proof::fixture::Fixture;
 use proof::on_each_version;
 use uuid::Uuid;
@@ -27,6 +27,9 @@ on_each_version!(
     what_is_fetched_is_pending_and_of_its_lane_by_then,
     what_the_sink_holds_is_marked_on_opening,
     what_was_read_is_kept_by_recovery,
+    what_a_later_check_refuses_is_not_read,
+    a_check_runs_none_of_the_conditions,
+    what_is_pending_is_counted_with_its_age,
 );
 
 /// How the table of [`SOURCE`] is adopted, as the configuration says.
@@ -115,17 +118,21 @@ impl<'a> Steps<'a> {
 
     /// One call of `read`, with batches of at most so many.
     pub async fn read(&mut self, batch_messages: usize) -> Read {
+        self.try_read(batch_messages).await.unwrap()
+    }
+
+    async fn try_read(&mut self, batch_messages: usize) -> Result<Read, pgbaton::Error> {
         let rooms: Vec<Room> =
             self.held.values().map(|held| Room { grant: held.grant.clone(), room: true, idle_since: None }).collect();
         let budget = Budget { bytes: 8 << 20, one_more: true, batch_messages, batch_bytes: 1 << 20 };
-        let read = self.source.read(&rooms, &budget).await.unwrap();
+        let read = self.source.read(&rooms, &budget).await?;
         for batch in &read.batches {
             let held = self.held.get_mut(&batch.grant.lane.number).unwrap();
             self.got.extend(batch.messages.iter().map(|message| message.topic.to_owned()));
             held.batch += 1;
             held.next = Some(batch.next.clone());
         }
-        read
+        Ok(read)
     }
 
     /// Reads until so many messages have come in all.
@@ -309,4 +316,60 @@ async fn what_was_read_is_kept_by_recovery(major: u32) {
     let kept: Vec<String> =
         admin.query(r#"select topic from app."Outbox""#, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
     assert!(steps.got.iter().all(|topic| kept.contains(topic)), "{:?} was read, {kept:?} was kept", steps.got);
+}
+
+/// The table was good when its relay started, and others of the same process are none the worse for it.
+async fn what_a_later_check_refuses_is_not_read(major: u32) {
+    let adopted = Adopted::new(major).await;
+    let mut steps = three_rows_read(&adopted).await;
+    adopted.execute(r#"alter table app."Outbox" enable row level security"#).await;
+    insert(&adopted, "b", 1).await;
+    steps.source.check().await.unwrap();
+    let refused = steps.try_read(10).await.unwrap_err().to_string();
+    assert!(refused.contains("row-level security") && refused.contains("[refused]"), "{refused}");
+    let database = Database::new(adopted.fixture.relay_dsn(), SOON).unwrap();
+    let replica = ReplicaId(Uuid::now_v7());
+    let another = TableSource::new(relay(), replica, spec_of(SOURCE), &database, Arc::default(), Arc::default());
+    assert!(another.check().await.unwrap_err().to_string().contains("row-level security"));
+    adopted.execute(r#"alter table app."Outbox" disable row level security"#).await;
+    steps.source.check().await.unwrap();
+    steps.read_until(4).await;
+    assert_eq!(steps.got[3], "b 1");
+}
+
+/// The source of this configuration, checked.
+async fn checked(adopted: &Adopted, source: &str) -> TableSource {
+    let database = Database::new(adopted.fixture.relay_dsn(), SOON).unwrap();
+    let (replica, spec) = (ReplicaId(Uuid::now_v7()), spec_of(source));
+    let source = TableSource::new(relay(), replica, spec, &database, Arc::default(), Arc::default());
+    source.check().await.unwrap();
+    source
+}
+
+/// Before its index is there, one row of it may take as long as all rows.
+async fn a_check_runs_none_of_the_conditions(major: u32) {
+    let adopted = Adopted::new(major).await;
+    adopted.insert(5).await;
+    let refuse = "create function app.refuse(timestamptz) returns boolean language plpgsql as
+                  $$ begin raise exception 'it was run'; end $$";
+    adopted.execute(refuse).await;
+    let source = SOURCE.replace("published_at is null --", "app.refuse(published_at) --");
+    let source = checked(&adopted, &source).await;
+    source.check().await.unwrap();
+    assert!(source.behind().await.unwrap_err().to_string().contains("P0001"));
+}
+
+async fn what_is_pending_is_counted_with_its_age(major: u32) {
+    let adopted = Adopted::new(major).await;
+    insert(&adopted, "a", 3).await;
+    let none = checked(&adopted, &SOURCE.replace("created_at = \"created_at\"", "")).await;
+    assert_eq!(none.behind().await.unwrap(), Behind { messages: 3, oldest: None });
+    // The oldest is not the first one.
+    adopted.execute(r#"update app."Outbox" set created_at = now() - interval '1 h' where topic = 'a 2'"#).await;
+    let source = SOURCE.replace("order = \"created_at\"", "order = \"topic\"");
+    let Behind { messages, oldest } = checked(&adopted, &source).await.behind().await.unwrap();
+    assert!(messages == 3 && oldest.unwrap().as_secs() / 3_600 == 1, "{messages} {oldest:?}");
+    adopted.execute(r#"update app."Outbox" set published_at = now()"#).await;
+    let marked = checked(&adopted, &source).await;
+    assert_eq!(marked.behind().await.unwrap(), Behind { messages: 0, oldest: Some(std::time::Duration::ZERO) });
 }

@@ -3,7 +3,7 @@
 //! Every read is one short transaction in one round trip, with one snapshot that is younger than the target, closed
 //! before anything is published. Where a window brought no row, a second one tells where it ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tokio_postgres::types::Type;
 
@@ -72,13 +72,13 @@ impl NativeSource {
                 plan::next_step(&views(log, rooms), clock::now())
             });
             let Some((step, reason)) = step else {
-                return Ok(Read { batches, refused: Vec::new(), next: self.end_pass() });
+                return Ok(Read { batches, refused: Vec::new(), blocked: BTreeSet::new(), next: self.end_pass() });
             };
             tracing::trace!(relay = %self.spec.relay, ?step, reason, "reading");
             let got_on = self.take(&step, budget, &mut batches).await?;
             self.log(|log| log.got_on |= got_on);
             if batches.iter().any(|batch| !batch.messages.is_empty()) {
-                return Ok(Read { batches, refused: Vec::new(), next: Next::Now });
+                return Ok(Read { batches, refused: Vec::new(), blocked: BTreeSet::new(), next: Next::Now });
             }
         }
     }

@@ -10,19 +10,19 @@ use crate::error::{Error, Kind};
 /// As `table_facts.sql` gives it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Shape {
-    pub(crate) oid: u32,
+    /// The server's, as `server_version_num` has it.
+    version: u32,
     pub(crate) kind: char,
     persistence: char,
     row_security: bool,
     parts: u32,
     is_part: bool,
-    /// By the statistics.
-    pub(crate) rows: u64,
     pub(crate) columns: Vec<Column>,
     /// The columns of each unique index, by name.
     pub(crate) unique: Vec<BTreeSet<String>>,
     rules: Vec<String>,
-    pub(crate) triggers: Vec<String>,
+    /// A trigger may change a row that is updated before it is written.
+    rewritten: bool,
     referenced: Vec<String>,
     unpublished: bool,
 }
@@ -36,7 +36,10 @@ pub(crate) struct Column {
     /// The type's own name, under all domains.
     pub(crate) kind: String,
     pub(crate) not_null: bool,
+    /// It cannot be set: it is computed, or an identity that is always generated.
     pub(crate) generated: bool,
+    /// It is computed of others.
+    computed: bool,
     pub(crate) default: Option<String>,
 }
 
@@ -59,6 +62,11 @@ impl Shape {
 
     pub(crate) fn is_partitioned(&self) -> bool {
         self.kind == 'p'
+    }
+
+    /// Whether an update leaves a row with other values than it sets.
+    pub(super) fn changes_on_its_own(&self) -> bool {
+        self.rewritten || self.columns.iter().any(|column| column.computed)
     }
 
     pub(super) fn columns(&self) -> impl Iterator<Item = (&str, &Column)> {
@@ -187,6 +195,16 @@ impl Shape {
             if self.kind(column).is_some_and(|kind| !allowed.contains(&kind)) {
                 all.push(format!("column {column:?} holds no JSON by its type"));
             }
+        }
+        // `pg_input_is_valid` came with that version.
+        if let Some(Value::Path { column, .. }) = &spec.key
+            && self.version < 160_000
+            && self.kind(column).is_some_and(|kind| kind != "jsonb")
+        {
+            all.push(format!(
+                "the key is a path in column {column:?}, which is no jsonb: before PostgreSQL 16 one row in which it is no JSON would \
+                 stop all lanes"
+            ));
         }
         all
     }

@@ -20,7 +20,8 @@ const NO_INTEGERS: &(dyn ToSql + Sync) = &Vec::<i32>::new();
 const NO_BIGINTS: &(dyn ToSql + Sync) = &Vec::<i64>::new();
 
 impl TableSource {
-    pub(super) async fn check_table(&self) -> Result<(), Error> {
+    /// The `first` check of a process also tries the mark.
+    pub(super) async fn check_table(&self, first: bool) -> Result<(), Error> {
         let mut slot = self.writer.lock().await;
         let connection = slot.take().await?;
         let shape = self.shape(&connection).await?;
@@ -33,9 +34,12 @@ impl TableSource {
             ));
         }
         let statements = Statements::new(&self.spec, &shape)?;
-        self.rehearse(&connection, &statements).await?;
+        self.plan(&connection, &statements).await?;
         self.look_for_an_index(&connection, &statements).await?;
-        slot.put(connection);
+        match (&statements.rehearse, first) {
+            (Some(rehearse), true) => self.rehearse(connection, rehearse).await?,
+            _ => slot.put(connection),
+        }
         *self.statements.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(statements));
         Ok(())
     }
@@ -55,9 +59,9 @@ impl TableSource {
         Shape::read(row.try_get("facts")?)
     }
 
-    /// Has the server read and plan everything, and tries the mark on one row without writing: the operator's own SQL is right
-    /// by now, or the reason is told.
-    async fn rehearse(&self, connection: &Connection, statements: &Statements) -> Result<(), Error> {
+    /// Has the server read and plan all statements, with this role's rights, and runs none: the operator's own SQL is right by
+    /// now, or the reason is told. Running a look may take long where its index is still missing.
+    async fn plan(&self, connection: &Connection, statements: &Statements) -> Result<(), Error> {
         let refused = |error: Error| {
             if passes(&error) {
                 return error;
@@ -67,19 +71,39 @@ impl TableSource {
                 "Correct `pending`, `mark` or a path in the relay's `source` section, or grant what `pgbaton adopt --grants` shows",
             )
         };
+        let (nothing_to_fetch, nothing_to_mark, no_rows) =
+            (self.nothing_to_fetch(), self.nothing_to_mark(), self.no_rows());
         let (of, lanes, most) = (1_i32, Vec::<i32>::new(), 1_i64);
-        let parameters: [Parameter<'_>; 3] = [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8)];
-        let look = Verb { name: "look", sql: &statements.look };
-        connection.pipeline(Access::Read, [(look, &parameters)]).await.map_err(refused)?;
-        let (fetch, mark) = (explained(&statements.fetch), explained(&statements.mark));
-        let (nothing_to_fetch, nothing_to_mark) = (self.nothing_to_fetch(), self.nothing_to_mark());
-        let fetch = (Verb { name: "fetch", sql: &fetch }, &nothing_to_fetch[..]);
-        let mark = (Verb { name: "mark", sql: &mark }, &nothing_to_mark[..]);
-        connection.pipeline(Access::Read, [fetch, mark]).await.map_err(refused)?;
-        let Some(rehearse) = &statements.rehearse else { return Ok(()) };
+        let look: [Parameter<'_>; 3] = [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8)];
+        let all: [(&str, &String, &[Parameter<'_>]); 6] = [
+            ("look", &statements.look, &look),
+            ("fetch", &statements.fetch, &nothing_to_fetch),
+            ("mark", &statements.mark, &nothing_to_mark),
+            ("mark_changed", &statements.mark_changed, &no_rows),
+            ("still", &statements.still, &no_rows),
+            ("behind", &statements.behind, &[]),
+        ];
+        for (name, sql, parameters) in all {
+            let explain = explained(sql);
+            connection.pipeline(Access::Read, [(Verb { name, sql: &explain }, parameters)]).await.map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    /// Tries on one pending row, without writing, whether the mark ends the condition. What cannot be tried, or not in time, is
+    /// not: until a first mark was written, each lane hands over one batch at a time. The connection ends with it, since an
+    /// answer may still be under way.
+    async fn rehearse(&self, connection: Connection, rehearse: &str) -> Result<(), Error> {
+        let connection = connection.waiting(self.patience.most());
         let verb = Verb { name: "rehearse", sql: rehearse };
-        let [rows] = connection.pipeline(Access::Read, [(verb, &[])]).await.map_err(refused)?;
-        let pending: i64 = rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or_default();
+        let pending: i64 = match connection.pipeline(Access::Read, [(verb, &[])]).await {
+            Ok([rows]) => rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or_default(),
+            Err(error) if connection.is_closed() => return Err(error),
+            Err(error) => {
+                tracing::debug!(relay = %self.relay, %error, "the mark was not tried on a row");
+                0
+            }
+        };
         if pending == 0 {
             return Ok(());
         }
@@ -89,13 +113,16 @@ impl TableSource {
         ))
     }
 
+    /// The ids of no rows.
+    fn no_rows(&self) -> Vec<Parameter<'_>> {
+        self.spec.id.iter().map(|_| -> Parameter<'_> { (NO_TEXTS, Type::TEXT_ARRAY) }).collect()
+    }
+
     fn nothing_to_fetch(&self) -> Vec<Parameter<'_>> {
-        let ids = self.spec.id.iter().map(|_| -> Parameter<'_> { (NO_TEXTS, Type::TEXT_ARRAY) });
-        [(&0_i32 as &(dyn ToSql + Sync), Type::INT4), (&0_i32, Type::INT4)].into_iter().chain(ids).collect()
+        [(&0_i32 as &(dyn ToSql + Sync), Type::INT4), (&0_i32, Type::INT4)].into_iter().chain(self.no_rows()).collect()
     }
 
     fn nothing_to_mark(&self) -> Vec<Parameter<'_>> {
-        let ids = self.spec.id.iter().map(|_| -> Parameter<'_> { (NO_TEXTS, Type::TEXT_ARRAY) });
         let of: [Parameter<'_>; 9] = [
             (&"", Type::TEXT),
             (&self.replica.0, Type::UUID),
@@ -107,7 +134,7 @@ impl TableSource {
             (NO_INTEGERS, Type::INT4_ARRAY),
             (NO_BIGINTS, Type::INT8_ARRAY),
         ];
-        of.into_iter().chain(ids).collect()
+        of.into_iter().chain(self.no_rows()).collect()
     }
 
     async fn look_for_an_index(&self, connection: &Connection, statements: &Statements) -> Result<(), Error> {
@@ -116,8 +143,9 @@ impl TableSource {
         } else if !self.told.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 relay = %self.relay,
-                "no index gives just the pending rows of {} in order, so that a look may read all of it; make one: {}",
+                "no index gives just the pending rows of {} in order, so that a look may read all of it; make one{}: {}",
                 self.spec.table,
+                self.spec.index_but(),
                 self.spec.index(statements.partitioned)
             );
         }

@@ -4,7 +4,7 @@
 //! Names are the catalogue's own, letter by letter, and are quoted. `pending` and the expressions of `mark` are the operator's
 //! SQL, taken as they are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde_json::json;
@@ -73,6 +73,10 @@ impl fmt::Display for TableName {
     }
 }
 
+/// What is missing where no column is named as `created_at`.
+pub const NO_AGE: &str =
+    "without `created_at` nothing tells for how long rows have been pending, and no alert on their age is possible";
+
 /// Where a part of a message comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
@@ -139,7 +143,8 @@ pub struct TableSpec {
 }
 
 impl TableSpec {
-    /// What all replicas have to agree about, or two of them take one row for their own: stored with the relay.
+    /// What all replicas have to agree about, or two of them take one row for their own: stored with the relay. Which rows are
+    /// pending and in which order they come may change from one replica to the next: a lane is one replica's all the same.
     #[must_use]
     pub fn definition(&self) -> serde_json::Value {
         let key = match &self.key {
@@ -151,13 +156,20 @@ impl TableSpec {
         json!({
             "table": self.table.to_string(),
             "id": self.id,
-            "order": self.order,
             "key": key,
-            "pending": self.pending,
         })
     }
 
-    /// The index that a look walks, as SQL. One of all parts of a table cannot be made concurrently.
+    /// What to know of the statement that makes the index, as the end of a sentence, if it cannot be run as it stands.
+    pub(crate) fn index_but(&self) -> &'static str {
+        match depends_on_time(&self.pending) {
+            true => " (but leave out of its condition what depends on the time, which no index can hold)",
+            false => "",
+        }
+    }
+
+    /// The index that a look walks, as SQL: see also [`index_but`](Self::index_but). One of all parts of a table cannot be made
+    /// concurrently.
     pub(crate) fn index(&self, partitioned: bool) -> String {
         let further = self.id.iter().filter(|id| !self.order.contains(id));
         let columns: Vec<String> = self.order.iter().chain(further).map(|column| quoted(column)).collect();
@@ -168,6 +180,19 @@ impl TableSpec {
             columns.join(", "),
             self.pending.trim()
         )
+    }
+
+    /// Columns that are read as something else than they are, which may fail: as JSON, or as a text.
+    pub(crate) fn converted(&self) -> BTreeSet<&str> {
+        let values = [self.key.as_ref(), self.headers.as_ref(), Some(&self.topic)].into_iter().flatten();
+        let values = values.chain(self.header.values());
+        let read = |value: &Value| matches!(value, Value::Path { .. });
+        let mut columns: BTreeSet<&str> = values.filter(|value| read(value)).filter_map(Value::column).collect();
+        let payload = self.payload.as_ref().filter(|payload| read(payload) || self.payload_is_json);
+        columns.extend(payload.and_then(Value::column));
+        // They are merged with others.
+        columns.extend(self.headers.as_ref().filter(|_| !self.header.is_empty()).and_then(Value::column));
+        columns
     }
 
     /// Every column that it names, in no particular order.
@@ -183,9 +208,49 @@ impl TableSpec {
     }
 }
 
+/// What gives another value as time goes by, without its arguments.
+const OF_THE_TIME: [&str; 9] = [
+    "current_date",
+    "current_time",
+    "current_timestamp",
+    "localtime",
+    "localtimestamp",
+    "clock_timestamp",
+    "statement_timestamp",
+    "transaction_timestamp",
+    "timeofday",
+];
+
+fn depends_on_time(sql: &str) -> bool {
+    let sql = sql.to_lowercase();
+    let is_of_a_name = |c: char| c.is_alphanumeric() || c == '_';
+    // A column or a value may be called so as well: only the call counts.
+    let now = sql.match_indices("now").any(|(at, now)| {
+        let before = sql.get(..at).and_then(|before| before.chars().next_back());
+        let after = sql.get(at + now.len()..).unwrap_or_default();
+        !before.is_some_and(is_of_a_name) && after.trim_start().starts_with('(')
+    });
+    now || sql.split(|c| !is_of_a_name(c)).any(|word| OF_THE_TIME.contains(&word))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn conditions_that_change_with_time_are_told() {
+        for sql in [
+            "a is null and (b is null or b <= now())",
+            "NOW ()>b",
+            "b < Current_Timestamp",
+            "b<pg_catalog.clock_timestamp()",
+        ] {
+            assert!(depends_on_time(sql), "{sql}");
+        }
+        for sql in ["published_at is null", "state = 'now'", "known(id)", "now_at is null", "my_current_date is null"] {
+            assert!(!depends_on_time(sql), "{sql}");
+        }
+    }
 
     #[test]
     fn names_are_taken_as_they_are() {

@@ -5,31 +5,38 @@
 //! another row.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use serde_json::value::RawValue;
-use sha2::{Digest, Sha256};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use super::look::REST;
+use super::row::{check, content, lend, message_id, version};
 use super::taken::{Asked, RowId, TakenRow};
+use super::trouble::of_a_value;
 use super::{Place, TableSource, columns_of};
 use crate::clock;
 use crate::connection::{Connection, Parameter, incarnation};
 use crate::error::{Error, Kind};
-use crate::lane::RelayName;
-use crate::message::{Message, Messages, Payload};
+use crate::lane::Grant;
+use crate::message::Messages;
 use crate::position::Incarnation;
-use crate::source::brought::{Brought, FoundPart, INLINE_BYTES, Raw, timestamp};
+use crate::source::brought::{Brought, FoundPart, INLINE_BYTES};
 use crate::source::flush;
 use crate::source::{Batch, Bookmark, Budget, HeldMessages, Next, Read};
 use crate::sql::{self, Verb};
 
 /// How many rows the next fetch asks for. Doubles while they are small, and shrinks with their size.
-pub(super) struct Rows(usize);
+pub(super) struct Rows {
+    most: usize,
+    /// Of one lane.
+    each: usize,
+}
 
 impl Default for Rows {
     fn default() -> Self {
-        Self(Self::LEAST)
+        Self { most: Self::LEAST, each: usize::MAX }
     }
 }
 
@@ -39,28 +46,21 @@ impl Rows {
 
     fn follow(&mut self, taken: usize, bytes: usize, budget: usize) {
         let fitting = bytes.checked_div(taken).map_or(Self::MOST, |each| budget / each.max(1));
-        self.0 = (self.0 * 2).min(fitting).clamp(Self::LEAST, Self::MOST);
+        self.most = (self.most * 2).min(fitting).clamp(Self::LEAST, Self::MOST);
+        self.each = self.each.saturating_mul(2);
+    }
+
+    /// One of them cannot be read, so that none came. Those before it come a few at a time, and again more where they do.
+    fn failed(&mut self) {
+        self.each = 1;
     }
 }
 
-/// Longer message ids are not allowed.
-const LONGEST_ID: usize = 200;
-
-/// What the receiver drops repeats by: the relay and the row's id, or a digest of that where it is long.
-pub(super) fn message_id(relay: &RelayName, row: &RowId) -> String {
-    let id = match &*row.0 {
-        [one] => one.clone(),
-        several => serde_json::json!(several).to_string(),
-    };
-    let relay = relay.as_str();
-    if relay.len() + 1 + id.len() <= LONGEST_ID {
-        return format!("{relay}:{id}");
-    }
-    let digest: String = Sha256::digest(id.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{relay}:sha256:{digest}")
-}
+/// A row that blocks its lane is fetched so often at most, and a large one less often.
+const TRY_EVERY: Duration = Duration::from_secs(1);
 
 /// What was asked for, lane after lane; rows come back by their numbers in it, from 1.
+#[derive(Clone)]
 struct Chunk {
     rows: Vec<(Asked, RowId)>,
     of: i32,
@@ -69,6 +69,18 @@ struct Chunk {
 impl Chunk {
     fn get(&self, number: i64) -> Option<&(Asked, RowId)> {
         self.rows.get(usize::try_from(number).ok()?.checked_sub(1)?)
+    }
+
+    /// The first row of each lane.
+    fn firsts(&self) -> Self {
+        let mut rows = self.rows.clone();
+        rows.dedup_by_key(|(asked, _)| *asked);
+        Self { rows, of: self.of }
+    }
+
+    /// A chunk for each of its rows.
+    fn one_by_one(&self) -> impl Iterator<Item = Self> {
+        self.rows.iter().map(|row| Self { rows: vec![row.clone()], of: self.of })
     }
 
     fn lanes(&self) -> Vec<Asked> {
@@ -92,6 +104,14 @@ struct Fetched {
     bad: BTreeMap<i32, (i64, Error)>,
 }
 
+impl Fetched {
+    /// Nothing so far.
+    fn of(chunk: &Chunk) -> Self {
+        let lanes: Vec<i32> = chunk.lanes().iter().map(|asked| asked.lane).collect();
+        Self { brought: Brought::new(&lanes), there: BTreeMap::new(), bad: BTreeMap::new() }
+    }
+}
+
 /// What became of one lane's part of the chunk.
 struct LaneRows {
     asked: Asked,
@@ -106,41 +126,120 @@ struct LaneRows {
 impl TableSource {
     /// The next rows of these lanes, as far as they were found and fit.
     pub(super) async fn fetch(&self, asked: &[Asked], here: &Incarnation, budget: &Budget) -> Result<Read, Error> {
-        let mut read = Read { batches: Vec::new(), refused: Vec::new(), next: Next::Later };
-        let Some(chunk) = self.chunk(asked, budget) else { return Ok(read) };
+        let mut refused = self.try_blocked(asked, here).await?;
+        let Some(chunk) = self.chunk(asked, budget) else { return Ok(Read { refused, ..self.nothing_read() }) };
         let mut slot = self.reader.lock().await;
         let connection = slot.take().await?.waiting(self.patience.now());
         let began = clock::now();
-        let brought = self.bring(&connection, &chunk, here, budget).await;
+        let brought = self.bring_all(&connection, chunk, here, budget).await;
         self.patience.follow(clock::now().since(began), brought.is_ok());
-        let mut fetched = brought?;
-        let (taken, bytes) = (fetched.brought.taken, fetched.brought.bytes);
+        let mut parts = brought?;
+        let sum = |of: fn(&Brought) -> usize| parts.iter().map(|(_, fetched)| of(&fetched.brought)).sum::<usize>();
+        let (taken, bytes) = (sum(|brought| brought.taken), sum(|brought| brought.bytes));
         let mut left = budget.bytes.saturating_sub(bytes);
         let mut lanes = Vec::new();
-        for lane in chunk.lanes() {
-            lanes.push(self.complete(&connection, &chunk, lane, here, &mut fetched, (&mut left, budget)).await?);
+        for (part, (chunk, fetched)) in parts.iter_mut().enumerate() {
+            for lane in chunk.lanes() {
+                let rows = self.complete(&connection, chunk, lane, here, fetched, (&mut left, budget)).await?;
+                lanes.push((part, rows));
+            }
         }
         self.metrics.server_clock_says(flush::wait(&connection, here, &self.relay).await?);
         slot.put(connection);
         self.state(|state| state.rows.follow(taken, bytes, budget.bytes));
         // From here on nothing waits: what is taken is handed out.
-        for lane in lanes {
-            self.emit(&chunk, lane, here, &fetched.there, &mut read)?;
+        let mut batches = Vec::new();
+        for (part, rows) in lanes {
+            let Some((chunk, fetched)) = parts.get(part) else { continue };
+            refused.extend(self.emit(chunk, rows, here, &fetched.there, &mut batches)?);
         }
-        read.next = if left > 0 || budget.one_more { Next::Now } else { Next::WithRoom };
-        Ok(read)
+        let next = if left > 0 || budget.one_more { Next::Now } else { Next::WithRoom };
+        Ok(Read { batches, refused, next, ..self.nothing_read() })
     }
 
-    /// The rows to ask for: of lanes of one number of lanes.
+    /// Fetches rows that block their lanes once more. One that could be a message by now, is gone, or belongs to another lane,
+    /// lets its lane go on, with what the next look finds. Gives the others.
+    async fn try_blocked(&self, asked: &[Asked], here: &Incarnation) -> Result<Vec<(Grant, Error)>, Error> {
+        let rows = self.state(|state| state.taken.to_try(asked, clock::now()));
+        let mut refused = Vec::new();
+        for (asked, row) in rows {
+            let chunk = Chunk { rows: vec![(asked, row)], of: asked.of };
+            let mut slot = self.reader.lock().await;
+            let connection = slot.take().await?.waiting(self.patience.now());
+            let began = clock::now();
+            let tried = self.alone(&connection, &chunk, 1, here).await;
+            let (now, ended) = (clock::now(), !matches!(tried, Err(Alone::Failed(_))));
+            self.patience.follow(now.since(began), ended);
+            let again = now.after(TRY_EVERY.max(now.since(began) * REST));
+            match tried {
+                Ok(_) => self.state(|state| state.taken.unblock(asked)),
+                Err(Alone::NoMessage(why)) => {
+                    self.state(|state| state.taken.block(asked, again));
+                    let grant = self.state(|state| state.taken.registration(asked));
+                    refused.extend(grant.map(|(grant, _)| (grant, why)));
+                }
+                Err(Alone::Failed(error)) => {
+                    self.state(|state| state.taken.block(asked, again));
+                    return Err(error);
+                }
+            }
+            slot.put(connection);
+        }
+        Ok(refused)
+    }
+
+    /// The rows to ask for: of lanes of one number of lanes. Where there are several, while lanes are being split, they take
+    /// turns.
     fn chunk(&self, asked: &[Asked], budget: &Budget) -> Option<Chunk> {
         let of: BTreeSet<i32> = asked.iter().map(|asked| asked.of).collect();
-        of.into_iter().find_map(|of| {
-            let asked: Vec<Asked> = asked.iter().filter(|asked| asked.of == of).copied().collect();
-            let next = self.state(|state| state.taken.next(&asked, budget.batch_messages, state.rows.0));
-            let rows: Vec<_> =
-                next.into_iter().flat_map(|(asked, rows)| rows.into_iter().map(move |row| (asked, row))).collect();
-            (!rows.is_empty()).then_some(Chunk { rows, of })
+        self.state(|state| {
+            in_turn(&of, state.served).find_map(|of| {
+                let asked: Vec<Asked> = asked.iter().filter(|asked| asked.of == of).copied().collect();
+                let next = state.taken.next(&asked, budget.batch_messages.min(state.rows.each), state.rows.most);
+                let rows: Vec<_> =
+                    next.into_iter().flat_map(|(asked, rows)| rows.into_iter().map(move |row| (asked, row))).collect();
+                (!rows.is_empty()).then(|| {
+                    state.served = of;
+                    Chunk { rows, of }
+                })
+            })
         })
+    }
+
+    /// Brings a chunk. If a row of it cannot be read, so that none comes, the first row of each lane, and if that is among them,
+    /// lane by lane: so what was asked for is told with what came of it.
+    async fn bring_all(
+        &self,
+        connection: &Connection,
+        chunk: Chunk,
+        here: &Incarnation,
+        budget: &Budget,
+    ) -> Result<Vec<(Chunk, Fetched)>, Error> {
+        let firsts = chunk.firsts();
+        let several = chunk.rows.len() > firsts.rows.len();
+        for chunk in [Some(chunk), several.then(|| firsts.clone())].into_iter().flatten() {
+            match self.bring(connection, &chunk, here, budget).await {
+                Ok(fetched) => return Ok(vec![(chunk, fetched)]),
+                Err(error) if of_a_value(&error) => self.state(|state| state.rows.failed()),
+                Err(error) => return Err(error),
+            }
+        }
+        let mut parts = Vec::new();
+        for chunk in firsts.one_by_one() {
+            let fetched = match self.bring(connection, &chunk, here, budget).await {
+                Err(error) if of_a_value(&error) => {
+                    let mut fetched = Fetched::of(&chunk);
+                    for (asked, row) in &chunk.rows {
+                        let why = self.no_message(&message_id(&self.relay, row), &self.unreadable(&error));
+                        fetched.bad.insert(asked.lane, (1, why));
+                    }
+                    fetched
+                }
+                brought => brought?,
+            };
+            parts.push((chunk, fetched));
+        }
+        Ok(parts)
     }
 
     async fn bring(
@@ -150,8 +249,7 @@ impl TableSource {
         here: &Incarnation,
         budget: &Budget,
     ) -> Result<Fetched, Error> {
-        let lanes: Vec<i32> = chunk.lanes().iter().map(|asked| asked.lane).collect();
-        let mut fetched = Fetched { brought: Brought::new(&lanes), there: BTreeMap::new(), bad: BTreeMap::new() };
+        let mut fetched = Fetched::of(chunk);
         let ids: Vec<RowId> = chunk.rows.iter().map(|(_, row)| row.clone()).collect();
         self.rows_of(connection, (&ids, chunk.of, INLINE_BYTES), here, |row| {
             self.put(row, chunk, budget, &mut fetched)
@@ -193,6 +291,17 @@ impl TableSource {
         fetched.brought.take(row, budget, &self.memory, |row, take| lend(row, &id, take))
     }
 
+    /// What to say of a row that the server cannot read as it is told to. The server's own words would quote the row.
+    pub(super) fn unreadable(&self, error: &Error) -> String {
+        let columns: Vec<String> = self.spec.converted().iter().map(|column| format!("{column:?}")).collect();
+        let what = match columns.as_slice() {
+            [] => "a value that `pending` or the id is made of".to_owned(),
+            [one] => format!("its {one}"),
+            several => format!("one of its {}", several.join(", ")),
+        };
+        format!("{what} cannot be read as it is configured to be ({})", error.sql_state().unwrap_or_default())
+    }
+
     fn no_message(&self, id: &str, why: &str) -> Error {
         Error::refused(
             format!("row {id} of {} cannot be delivered: {why}", self.spec.table),
@@ -212,7 +321,7 @@ impl TableSource {
         let (asked, id) = chunk.get(number).ok_or_else(unasked)?;
         let name = message_id(&self.relay, id);
         let (mut found, mut wrong) = (None, None);
-        self.rows_of(connection, (std::slice::from_ref(id), chunk.of, i32::MAX), here, |row| {
+        let fetched = self.rows_of(connection, (std::slice::from_ref(id), chunk.of, i32::MAX), here, |row| {
             if row.try_get::<_, i32>(1)? != asked.lane {
                 return Ok(());
             }
@@ -224,8 +333,11 @@ impl TableSource {
             lend(row, &name, &mut |message| messages.push(message))?;
             found = Some((messages, version(row)?));
             Ok(())
-        })
-        .await?;
+        });
+        match fetched.await {
+            Err(error) if of_a_value(&error) => wrong = Some(self.no_message(&name, &self.unreadable(&error))),
+            fetched => fetched?,
+        }
         wrong.map_or(Ok(found), |wrong| Err(Alone::NoMessage(wrong)))
     }
 
@@ -275,15 +387,15 @@ impl TableSource {
     }
 
     /// Takes what was fetched for a lane, and hands it out. A lane that was closed meanwhile, and perhaps opened again, gets
-    /// nothing.
+    /// nothing. Gives the lane with the reason, if its next row blocks it.
     fn emit(
         &self,
         chunk: &Chunk,
         rows: LaneRows,
         here: &Incarnation,
         there: &BTreeMap<i64, i64>,
-        read: &mut Read,
-    ) -> Result<(), Error> {
+        batches: &mut Vec<Batch>,
+    ) -> Result<Option<(Grant, Error)>, Error> {
         let numbers: Vec<i64> = chunk.of_lane(rows.asked).take_while(|number| *number <= rows.upto).collect();
         let mut after = 0;
         let ids: Vec<Vec<TakenRow>> = rows
@@ -304,11 +416,11 @@ impl TableSource {
             let (grant, registration) = state.taken.registration(rows.asked)?;
             let handed = state.taken.take(rows.asked, numbers.len(), &ids)?;
             if rows.refused.is_some() {
-                state.taken.block(rows.asked);
+                state.taken.block(rows.asked, clock::now().after(TRY_EVERY));
             }
             Some((grant, registration, handed))
         });
-        let Some((grant, registration, handed)) = taken else { return Ok(()) };
+        let Some((grant, registration, handed)) = taken else { return Ok(None) };
         for (((messages, _), through), ids) in rows.batches.into_iter().zip(handed).zip(ids) {
             let columns = ids.iter().flat_map(|row| row.id.0.iter().cloned()).collect();
             let versions = ids.iter().map(|row| row.version).collect();
@@ -318,11 +430,16 @@ impl TableSource {
                 .map_err(|error| Error::new(Kind::Internal, "a position cannot be written down").because(error))?;
             let next = Bookmark { incarnation: here.clone(), place };
             let messages = HeldMessages::new(&self.memory, messages);
-            read.batches.push(Batch { grant: grant.clone(), stint: rows.asked.stint, messages, next });
+            batches.push(Batch { grant: grant.clone(), stint: rows.asked.stint, messages, next });
         }
-        read.refused.extend(rows.refused.map(|why| (grant, why)));
-        Ok(())
+        Ok(rows.refused.map(|why| (grant, why)))
     }
+}
+
+/// Numbers of lanes, beginning with the one after that which was served last.
+fn in_turn(of: &BTreeSet<i32>, served: i32) -> impl Iterator<Item = i32> {
+    let (before, after): (Vec<i32>, Vec<i32>) = of.iter().copied().partition(|of| *of <= served);
+    after.into_iter().chain(before)
 }
 
 /// Why there is no message of a row that was fetched by itself.
@@ -338,58 +455,8 @@ impl From<Error> for Alone {
     }
 }
 
-fn version(row: &Row) -> Result<i64, Error> {
-    Ok(row.try_get(9)?)
-}
-
 fn unasked() -> Error {
     Error::new(Kind::Internal, "the server gave a row that was not asked for")
-}
-
-/// Whether a row can be a message. Constraints see to that in the outbox; here any row may be there. One that is too large to
-/// come with the others is looked at for what it says by itself when it comes.
-fn check(row: &Row, payload_is_json: bool) -> Result<(), &'static str> {
-    let size: i32 = row.try_get(2).map_err(|_| "its size cannot be read")?;
-    if size > INLINE_BYTES {
-        return Ok(());
-    }
-    content(row, payload_is_json)
-}
-
-pub(super) fn content(row: &Row, payload_is_json: bool) -> Result<(), &'static str> {
-    match row.try_get::<_, Option<&str>>(4) {
-        Ok(Some("")) => return Err("its topic is empty"),
-        Ok(None) => return Err("its topic is null"),
-        Ok(Some(_)) => {}
-        Err(_) => return Err("its topic cannot be read"),
-    }
-    let headers = row.try_get::<_, Option<&str>>(6).map_err(|_| "its headers cannot be read")?;
-    if headers.is_some_and(|headers| !headers.trim_start().starts_with('{')) {
-        return Err("its headers are no JSON object");
-    }
-    let json = row.try_get::<_, Option<&str>>(8).map_err(|_| "its payload cannot be read")?;
-    if payload_is_json && json.is_some_and(|json| serde_json::from_str::<&RawValue>(json).is_err()) {
-        return Err("its payload is no JSON");
-    }
-    Ok(())
-}
-
-/// Lends out a row as a message, without copying it.
-fn lend(row: &Row, id: &str, take: &mut dyn FnMut(Message<'_>)) -> Result<(), Error> {
-    let payload = match (row.try_get::<_, Option<Raw<'_>>>(7)?, row.try_get::<_, Option<&str>>(8)?) {
-        (Some(Raw(bytes)), _) => Payload::Bytes(bytes),
-        (None, Some(json)) => Payload::Json(json),
-        (None, None) => Payload::None,
-    };
-    take(Message {
-        id,
-        topic: row.try_get(4)?,
-        key: row.try_get(5)?,
-        headers: row.try_get(6)?,
-        payload,
-        created_at: timestamp(row.try_get(3)?)?,
-    });
-    Ok(())
 }
 
 #[cfg(test)]
@@ -397,13 +464,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn message_ids_are_never_longer_than_allowed() {
-        let relay = RelayName::new("orders").unwrap();
-        let id = |columns: &[&str]| message_id(&relay, &RowId(columns.iter().map(|id| (*id).to_owned()).collect()));
-        assert_eq!(id(&["7"]), "orders:7");
-        assert_eq!(id(&["a", "b,c"]), r#"orders:["a","b,c"]"#);
-        assert_ne!(id(&["a,b", "c"]), id(&["a", "b,c"]));
-        let long = "x".repeat(250);
-        assert!(id(&[&long]).starts_with("orders:sha256:") && id(&[&long]).len() <= LONGEST_ID);
+    fn lanes_that_are_split_and_those_that_are_not_take_turns() {
+        let of = BTreeSet::from([4, 8, 16]);
+        let order = |served| in_turn(&of, served).collect::<Vec<_>>();
+        assert_eq!([order(0), order(4), order(8), order(16)], [[4, 8, 16], [8, 16, 4], [16, 4, 8], [4, 8, 16]]);
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_read_is_approached_by_small_steps() {
+        let mut rows = Rows::default();
+        assert_eq!(rows.each, usize::MAX);
+        rows.failed();
+        let mut each = Vec::new();
+        for _ in 0..4 {
+            each.push(rows.each);
+            rows.follow(1, 100, 1 << 20);
+        }
+        assert_eq!(each, [1, 2, 4, 8]);
+        for _ in 0..64 {
+            rows.follow(1, 100, 1 << 20);
+        }
+        assert_eq!((rows.most, rows.each), (Rows::MOST, usize::MAX));
     }
 }

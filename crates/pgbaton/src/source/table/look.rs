@@ -21,7 +21,7 @@ use crate::sql::{self, Verb};
 /// Rows that a look finds at most, besides those that are known: ids are small.
 const MOST: i64 = 20_000;
 /// A look takes at most a quarter of the time.
-const REST: u32 = 3;
+pub(super) const REST: u32 = 3;
 
 /// When the next look may come.
 #[derive(Default)]
@@ -30,11 +30,11 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    fn is_due(&self, now: BootInstant) -> bool {
+    pub(super) fn is_due(&self, now: BootInstant) -> bool {
         self.due.is_none_or(|due| now >= due)
     }
 
-    fn took(&mut self, took: Duration, now: BootInstant) {
+    pub(super) fn took(&mut self, took: Duration, now: BootInstant) {
         self.due = Some(now.after(took * REST));
     }
 }
@@ -49,7 +49,7 @@ impl TableSource {
             (asked, state.incarnation.clone(), look)
         });
         let (Some(here), false) = (here, asked.is_empty()) else {
-            return Ok(Read { batches: Vec::new(), refused: Vec::new(), next: Next::Later });
+            return Ok(self.nothing_read());
         };
         if look {
             let began = clock::now();
@@ -62,9 +62,15 @@ impl TableSource {
         self.fetch(&asked, &here, budget).await
     }
 
+    pub(super) fn nothing_read(&self) -> Read {
+        let blocked = self.state(|state| state.taken.blocked());
+        Read { batches: Vec::new(), refused: Vec::new(), blocked, next: Next::Later }
+    }
+
     /// One look for each number of lanes there is: more than one only while lanes are being split.
     async fn look(&self, asked: &[Asked], here: &Incarnation) -> Result<(), Error> {
         let statements = self.statements()?;
+        let asked = self.state(|state| state.taken.to_look_for(asked));
         let mut of: Vec<i32> = asked.iter().map(|asked| asked.of).collect();
         of.sort_unstable();
         of.dedup();
@@ -90,11 +96,8 @@ impl TableSource {
             drop(slot);
             self.still(here, &incarnation(&found)?)?;
             let columns = self.spec.id.len();
-            let mut ids = Vec::with_capacity(rows.len());
-            for row in &rows {
-                let id = (0..columns).map(|n| row.try_get(n)).collect::<Result<Vec<String>, _>>()?;
-                ids.push((row.try_get(columns)?, RowId(id.into())));
-            }
+            let found = rows.iter().map(|row| Ok((row.try_get(columns)?, RowId::read(row, 0, columns)?)));
+            let ids = found.collect::<Result<Vec<(i32, RowId)>, Error>>()?;
             self.state(|state| state.taken.found(&asked, ids));
         }
         Ok(())

@@ -315,9 +315,9 @@ impl TableSource {
                 (Verb { name: "still", sql: &statements.still }, &texts(&all)),
             ])
             .await?;
-        let changed = met.iter().map(|row| id(row, 0, columns)).collect::<Result<Vec<_>, _>>()?;
+        let changed = met.iter().map(|row| RowId::read(row, 0, columns)).collect::<Result<Vec<_>, _>>()?;
         marked.extend(changed.iter().cloned());
-        let swallowed = pending.iter().map(|row| id(row, 0, columns)).collect::<Result<Vec<_>, _>>()?;
+        let swallowed = pending.iter().map(|row| RowId::read(row, 0, columns)).collect::<Result<Vec<_>, _>>()?;
         not_taken_back(&marked, &swallowed)?;
         Ok((changed, swallowed))
     }
@@ -345,7 +345,7 @@ impl Met {
                     }
                 }
                 (Some(_), None) => {}
-                (None, _) => drop(met.marked.insert(id(row, 3, columns)?)),
+                (None, _) => drop(met.marked.insert(RowId::read(row, 3, columns)?)),
             }
         }
         Ok(met)
@@ -357,7 +357,7 @@ impl Met {
         let Some(columns) = pieces.iter().flat_map(|piece| &piece.rows).next().map(|row| row.id.0.len()) else {
             return Ok(Vec::new());
         };
-        let pending = pending.iter().map(|row| id(row, 0, columns)).collect::<Result<Vec<_>, _>>()?;
+        let pending = pending.iter().map(|row| RowId::read(row, 0, columns)).collect::<Result<Vec<_>, _>>()?;
         not_taken_back(&self.marked, &pending)?;
         let due = |lane| self.ours.contains(lane) && !self.repeated.contains(lane);
         let due = pieces.iter().filter(|piece| due(&piece.grant.lane.number));
@@ -374,11 +374,6 @@ fn not_taken_back(marked: &HashSet<RowId>, pending: &[RowId]) -> Result<(), Erro
         format!("a row is pending after it was marked, such as {}", row.0.join(", ")),
         "`mark` has to end what `pending` says; a trigger may take it back",
     ))
-}
-
-fn id(row: &Row, from: usize, columns: usize) -> Result<RowId, Error> {
-    let id = (0..columns).map(|n| row.try_get(from + n)).collect::<Result<Vec<String>, _>>()?;
-    Ok(RowId(id.into()))
 }
 
 fn texts<'a>(columns: &'a [Vec<&'a str>]) -> Vec<Parameter<'a>> {

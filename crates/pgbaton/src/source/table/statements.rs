@@ -42,9 +42,11 @@ pub(super) struct Statements {
     ///
     /// Parameters: an array of texts for each column of the id. Rows: the ids. Locks: none.
     pub(super) still: String,
-    /// The age of the oldest pending row in seconds, and how many there are, up to 10,000. Rows: one. Locks: none.
+    /// How many rows are pending, the first 10,000 of them by the order, and the age of the oldest of these in seconds: null if
+    /// there is none, or if no column tells. Rows: one. Locks: none.
     pub(super) behind: String,
-    /// Whether the mark ends the condition, tried on one pending row without writing. Rows: one; locks: none.
+    /// Whether the mark ends the condition, tried on one pending row without writing. Rows: one; locks: none. None where the row
+    /// that a mark leaves is not what the mark says alone: a column is computed, or a trigger changes what is written.
     pub(super) rehearse: Option<String>,
     /// Whether the table has parts.
     pub(super) partitioned: bool,
@@ -95,7 +97,7 @@ impl Parts<'_> {
         let (table, pending, lane) = (&self.spec.table, self.still_pending(), self.lane());
         let (given, same) = (self.given(3, true), self.same(ROW)?);
         let created_at = match &self.spec.created_at {
-            Some(column) => format!("{}::timestamptz", self.column(column)),
+            Some(column) => format!("coalesce({}, pg_catalog.clock_timestamp())", self.time(column)),
             None => "pg_catalog.clock_timestamp()".to_owned(),
         };
         let topic = self.text(Some(&self.spec.topic));
@@ -179,22 +181,31 @@ impl Parts<'_> {
 
     fn behind(&self) -> String {
         let (table, pending, order) = (&self.spec.table, self.pending(), self.order());
-        let age = match &self.spec.created_at {
-            Some(column) => format!(
-                "(select extract(epoch from pg_catalog.clock_timestamp() - {}::timestamptz)::float8\n\
-                 from {table}\nwhere {pending}\norder by {order} limit 1)",
-                self.column(column)
-            ),
-            None => "null::float8".to_owned(),
-        };
+        let at =
+            self.spec.created_at.as_ref().map_or_else(|| "null::timestamptz".to_owned(), |column| self.time(column));
         format!(
-            "select {age} as oldest,\n(select pg_catalog.count(*) from (select from {table}\nwhere {pending}\nlimit 10000) n) as rows"
+            "select pg_catalog.count(*) as rows,\n\
+             extract(epoch from pg_catalog.clock_timestamp()\n  \
+               - pg_catalog.min(n.pgbaton_at) filter (where pg_catalog.isfinite(n.pgbaton_at)))::float8 as oldest\n\
+             from (select {at} as pgbaton_at\nfrom {table}\nwhere {pending}\norder by {order} limit 10000) n"
         )
+    }
+
+    /// A moment. A time without a zone is taken for UTC, whatever the session is set to.
+    fn time(&self, column: &str) -> String {
+        let value = self.column(column);
+        match self.shape.kind(column) {
+            Some("timestamp") => format!("({value} at time zone 'UTC')"),
+            _ => format!("{value}::timestamptz"),
+        }
     }
 
     /// The row as it would be after the mark stands under the table's own name.
     fn rehearse(&self) -> Option<String> {
         let Mark::Set(columns) = &self.spec.mark else { return None };
+        if self.shape.changes_on_its_own() {
+            return None;
+        }
         let (table, name, pending) = (&self.spec.table, quoted(&self.spec.table.name), self.pending());
         let after = self.shape.columns().map(|(column, of)| match columns.get(column) {
             Some(to) => format!("(\n{to}\n)::{} as {}", of.type_name, quoted(column)),
@@ -295,10 +306,24 @@ impl Parts<'_> {
             several => format!("pg_catalog.jsonb_build_array({})::text", several.join(", ")),
         };
         let of = match &self.spec.key {
-            Some(key) => format!("coalesce({}, {id})", self.text(Some(key))),
+            Some(key) => format!("coalesce({}, {id})", self.readable(key)),
             None => id,
         };
         format!("(pg_catalog.hashtextextended({of} collate \"C\", 0) & ($1::integer - 1))::integer")
+    }
+
+    /// The key, and none where it cannot be read: a look must not fail for one row. So such a row is in the lane of its id, and
+    /// its fetch, which reads the key without this care, holds that lane and names the row.
+    fn readable(&self, key: &Value) -> String {
+        let Value::Path { column, path } = key else { return self.text(Some(key)) };
+        let (value, path) = (self.column(column), literal(path));
+        let found = format!(
+            "(pg_catalog.jsonb_path_query_first({value}::jsonb, {path}::jsonpath, '{{}}'::jsonb, true) #>> '{{}}')"
+        );
+        match self.shape.kind(column) {
+            Some("jsonb") => found,
+            _ => format!("case when pg_catalog.pg_input_is_valid({value}::text, 'jsonb') then {found} end"),
+        }
     }
 
     fn text(&self, value: Option<&Value>) -> String {
@@ -335,7 +360,7 @@ impl Parts<'_> {
             (Some(all), true) => format!("{all}::text"),
             (None, false) => format!("pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object({each}))::text"),
             (Some(all), false) => format!(
-                "(coalesce({all}::jsonb, '{{}}') || pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object({each})))::text"
+                "(coalesce(nullif({all}::jsonb, 'null'::jsonb), '{{}}') || pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object({each})))::text"
             ),
         }
     }

@@ -3,15 +3,18 @@
 
 use std::time::Duration;
 
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::TableSource;
 use super::catalogue::Shape;
 use super::check::is_indexed;
 use super::definition::TableSpec;
-use super::fetch::{content, message_id};
+use super::pending::pending as read_pending;
+use super::row::{content, message_id};
 use super::statements::Statements;
 use super::taken::RowId;
+use super::trouble::of_a_value;
 use crate::connection::{Access, Connection, Parameter, incarnation};
 use crate::error::{Error, Kind};
 use crate::source::brought::INLINE_BYTES;
@@ -31,13 +34,8 @@ pub(crate) async fn pending(connection: &Connection, spec: &TableSpec, shape: &S
     let statements = Statements::new(spec, shape)?;
     let verb = Verb { name: "behind", sql: &statements.behind };
     let [rows] = connection.pipeline(Access::Read, [(verb, &[])]).await?;
-    let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "the server did not say what is pending"))?;
-    let oldest: Option<f64> = row.try_get("oldest")?;
-    let rows: i64 = row.try_get("rows")?;
-    Ok(Pending {
-        rows: u64::try_from(rows).unwrap_or_default(),
-        oldest: oldest.map(|oldest| Duration::try_from_secs_f64(oldest).unwrap_or_default()),
-    })
+    let (rows, oldest) = read_pending(rows.first())?;
+    Ok(Pending { rows, oldest })
 }
 
 /// Whether there is an index that a look walks.
@@ -50,7 +48,7 @@ pub(crate) struct Sample {
     /// How many were looked at.
     pub(crate) rows: usize,
     /// Those that cannot become messages: their message ids, and why.
-    pub(crate) bad: Vec<(String, &'static str)>,
+    pub(crate) bad: Vec<(String, String)>,
 }
 
 impl TableSource {
@@ -66,34 +64,44 @@ impl TableSource {
         let [found, rows] = connection.pipeline(Access::Read, [(sql::INCARNATION, &[]), (look, &parameters)]).await?;
         let here = incarnation(&found)?;
         let columns = self.spec.id.len();
-        let mut ids = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let id = (0..columns).map(|n| row.try_get(n)).collect::<Result<Vec<String>, _>>()?;
-            ids.push(RowId(id.into()));
-        }
-        let mut sample = Sample { rows: ids.len(), bad: Vec::new() };
-        let mut large = Vec::new();
-        self.rows_of(&connection, (&ids, of, INLINE_BYTES), &here, |row| {
+        let ids = rows.iter().map(|row| RowId::read(row, 0, columns)).collect::<Result<Vec<_>, _>>()?;
+        let mut bad = Vec::new();
+        let mut alone: Vec<&RowId> = Vec::new();
+        let looked = self.rows_of(&connection, (&ids, of, INLINE_BYTES), &here, |row| {
             let number: i64 = row.try_get(0)?;
             let id = usize::try_from(number).ok().and_then(|number| ids.get(number.checked_sub(1)?));
             let id = id.ok_or_else(|| Error::new(Kind::Internal, "the server gave a row that was not asked for"))?;
             match row.try_get::<_, i32>(2)? {
-                size if size > INLINE_BYTES => large.push(id),
-                _ => sample.bad.extend(content(row, self.spec.payload_is_json).err().map(|why| (self.name(id), why))),
+                size if size > INLINE_BYTES => alone.push(id),
+                _ => bad.extend(self.wrong_with(id, row)),
             }
             Ok(())
-        })
-        .await?;
-        for id in large {
-            let ids = std::slice::from_ref(id);
-            self.rows_of(&connection, (ids, of, i32::MAX), &here, |row| {
-                sample.bad.extend(content(row, self.spec.payload_is_json).err().map(|why| (self.name(id), why)));
+        });
+        match looked.await {
+            Ok(()) => {}
+            // One of them cannot be read, so that none was: each by itself.
+            Err(error) if of_a_value(&error) => {
+                bad.clear();
+                alone = ids.iter().collect();
+            }
+            Err(error) => return Err(error),
+        }
+        for id in alone {
+            let looked = self.rows_of(&connection, (std::slice::from_ref(id), of, i32::MAX), &here, |row| {
+                bad.extend(self.wrong_with(id, row));
                 Ok(())
-            })
-            .await?;
+            });
+            match looked.await {
+                Err(error) if of_a_value(&error) => bad.push((self.name(id), self.unreadable(&error))),
+                looked => looked?,
+            }
         }
         slot.put(connection);
-        Ok(sample)
+        Ok(Sample { rows: ids.len(), bad })
+    }
+
+    fn wrong_with(&self, id: &RowId, row: &Row) -> Option<(String, String)> {
+        Some((self.name(id), content(row, self.spec.payload_is_json).err()?.to_owned()))
     }
 
     /// The index that a look would walk, if it is missing. After [`check`](crate::source::Source::check).

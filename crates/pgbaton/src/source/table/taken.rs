@@ -3,16 +3,28 @@
 //! A row that is taken is *known* until it is marked, and until a look that began after that: a look that began before may
 //! still show it as pending. So no row is taken twice, and one that its user sets back to pending is taken again.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 
+use tokio_postgres::Row;
+
+use crate::error::Error;
 use crate::lane::Grant;
+use crate::lease::BootInstant;
 use crate::source::Stint;
 use crate::source::settle::Registration;
 
 /// A row by its id columns, as texts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct RowId(pub(super) Arc<[String]>);
+
+impl RowId {
+    /// Reads an id of so many columns, from this column of an answer on.
+    pub(super) fn read(row: &Row, from: usize, columns: usize) -> Result<Self, Error> {
+        let id = (0..columns).map(|n| row.try_get(from + n)).collect::<Result<Vec<String>, _>>()?;
+        Ok(Self(id.into()))
+    }
+}
 
 /// A row that was taken to be delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,8 +53,9 @@ struct OpenLane {
     out: VecDeque<(u64, Vec<TakenRow>)>,
     /// How many batches were handed out.
     handed: u64,
-    /// The first of `found` cannot be a message: nothing is taken until another look.
-    blocked: bool,
+    /// The first of `found` cannot be a message: nothing is taken before it can, and no look asks for the lane. It is tried
+    /// again from this moment on.
+    blocked: Option<BootInstant>,
 }
 
 /// A lane that is asked for rows.
@@ -57,7 +70,7 @@ impl Taken {
     pub(super) fn open(&mut self, grant: Grant, stint: Stint, registration: Registration) {
         self.forget(grant.lane.number);
         let (found, out) = (VecDeque::new(), VecDeque::new());
-        let lane = OpenLane { stint, registration, found, out, handed: 0, blocked: false, grant };
+        let lane = OpenLane { stint, registration, found, out, handed: 0, blocked: None, grant };
         self.lanes.insert(lane.grant.lane.number, lane);
     }
 
@@ -95,9 +108,16 @@ impl Taken {
         self.known.len()
     }
 
+    /// Those of these lanes that a look asks for. Of one that is blocked it would bring the same rows again and again, which
+    /// count as much as those of others.
+    pub(super) fn to_look_for(&self, asked: &[Asked]) -> Vec<Asked> {
+        let goes_on = |asked: &&Asked| self.same(**asked).is_some_and(|lane| lane.blocked.is_none());
+        asked.iter().filter(goes_on).copied().collect()
+    }
+
     /// Whether one of these lanes has nothing left of the last look.
     pub(super) fn lacks(&self, asked: &[Asked]) -> bool {
-        asked.iter().any(|asked| self.same(*asked).is_some_and(|lane| lane.found.is_empty() || lane.blocked))
+        asked.iter().any(|asked| self.same(*asked).is_some_and(|lane| lane.blocked.is_none() && lane.found.is_empty()))
     }
 
     /// A look begins: what was marked before is not pending to it, or is so again.
@@ -109,10 +129,10 @@ impl Taken {
 
     /// A look has found these, in order. It replaces what an earlier one found for the lanes it asked for.
     pub(super) fn found(&mut self, asked: &[Asked], rows: impl IntoIterator<Item = (i32, RowId)>) {
-        for asked in asked {
+        let asked = self.to_look_for(asked);
+        for asked in &asked {
             if let Some(lane) = self.same_mut(*asked) {
                 lane.found.clear();
-                lane.blocked = false;
             }
         }
         for (number, row) in rows {
@@ -127,9 +147,10 @@ impl Taken {
 
     /// What to fetch next: at most `each` rows of each lane, and as evenly as `most` in all allows.
     pub(super) fn next(&self, asked: &[Asked], each: usize, most: usize) -> Vec<(Asked, Vec<RowId>)> {
+        let asked = self.to_look_for(asked);
         let each = each.min(most.div_ceil(asked.len().max(1))).max(1);
         let first = |asked: &Asked| {
-            let lane = self.same(*asked).filter(|lane| !lane.blocked && !lane.found.is_empty())?;
+            let lane = self.same(*asked).filter(|lane| !lane.found.is_empty())?;
             Some((*asked, lane.found.iter().take(each).cloned().collect()))
         };
         asked.iter().filter_map(first).collect()
@@ -150,11 +171,35 @@ impl Taken {
         Some(numbers)
     }
 
-    /// The next row of this lane cannot be a message.
-    pub(super) fn block(&mut self, asked: Asked) {
+    /// The next row of this lane cannot be a message. It is tried again, but not before this moment.
+    pub(super) fn block(&mut self, asked: Asked, again: BootInstant) {
         if let Some(lane) = self.same_mut(asked) {
-            lane.blocked = true;
+            lane.blocked = Some(again);
+            // What follows is looked for anew.
+            lane.found.truncate(1);
         }
+    }
+
+    /// The row that blocked this lane does so no more: the next look finds what is there, and in its order.
+    pub(super) fn unblock(&mut self, asked: Asked) {
+        if let Some(lane) = self.same_mut(asked) {
+            lane.blocked = None;
+            lane.found.clear();
+        }
+    }
+
+    /// The rows that block these lanes and are to be tried again by now.
+    pub(super) fn to_try(&self, asked: &[Asked], now: BootInstant) -> Vec<(Asked, RowId)> {
+        let due = |asked: &Asked| {
+            let lane = self.same(*asked).filter(|lane| lane.blocked.is_some_and(|again| now >= again))?;
+            Some((*asked, lane.found.front()?.clone()))
+        };
+        asked.iter().filter_map(due).collect()
+    }
+
+    /// Lanes that are blocked.
+    pub(super) fn blocked(&self) -> BTreeSet<i32> {
+        self.lanes.iter().filter(|(_, lane)| lane.blocked.is_some()).map(|(number, _)| *number).collect()
     }
 
     /// Whether the lane was not closed since.
@@ -192,6 +237,8 @@ impl Taken {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::lane::{Epoch, Lane, RelayName};
 
@@ -280,9 +327,37 @@ mod tests {
         assert_eq!(sizes(&taken, 100, 100), [10, 10]);
         assert_eq!(sizes(&taken, 3, 100), [3, 3]);
         assert_eq!(sizes(&taken, 100, 7), [4, 4]);
-        taken.block(asked[0]);
+        taken.block(asked[0], at(1));
         assert_eq!(sizes(&taken, 100, 100), [10]);
-        assert!(taken.lacks(&asked));
+        assert_eq!(sizes(&taken, 100, 7), [7]);
+    }
+
+    fn at(seconds: u64) -> BootInstant {
+        BootInstant::from_boot(Duration::from_secs(seconds))
+    }
+
+    /// A look brings so many rows in all: those of a lane that cannot go on would leave no room for others.
+    #[test]
+    fn a_blocked_lane_is_left_out_of_looks_until_its_first_row_is_good() {
+        let (mut taken, asked) = taken();
+        look(&mut taken, &asked, 0, &["bad", "behind it"]);
+        taken.block(asked[0], at(10));
+        assert_eq!((taken.to_look_for(&asked), taken.blocked()), (vec![asked[1]], BTreeSet::from([0])));
+        assert!(taken.lacks(&asked) && !taken.lacks(&asked[..1]));
+        // Whatever a look brings of it has no effect.
+        look(&mut taken, &asked, 0, &["another"]);
+        assert_eq!(next(&taken, &asked), []);
+        assert_eq!(taken.to_try(&asked, at(9)), []);
+        assert_eq!(taken.to_try(&asked, at(10)), [(asked[0], row("bad"))]);
+        // Still bad.
+        taken.block(asked[0], at(20));
+        assert_eq!(taken.to_try(&asked, at(19)), []);
+        assert_eq!(taken.to_try(&asked, at(20)), [(asked[0], row("bad"))]);
+        taken.unblock(asked[0]);
+        assert!(taken.blocked().is_empty() && taken.lacks(&asked[..1]));
+        assert_eq!((taken.to_try(&asked, at(99)), next(&taken, &asked)), (vec![], vec![]));
+        look(&mut taken, &asked, 0, &["before it", "bad"]);
+        assert_eq!(next(&taken, &asked), rows(&["before it", "bad"]));
     }
 
     /// Rows that were no longer pending when they were fetched are let go.

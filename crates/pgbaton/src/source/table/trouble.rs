@@ -8,12 +8,19 @@ use crate::error::Error;
 const OF_THE_SERVER: [&str; 4] = ["08", "25", "57P", "58"];
 /// A lock that somebody holds, a lack of room, a statement that the server ended.
 const PASSING: [&str; 4] = ["40", "53", "55P", "57"];
+/// Values that cannot be read as what they are taken for, and texts that are too long for what is made of them.
+const OF_A_VALUE: [&str; 2] = ["22", "54"];
 /// Of a server that may write, it is the operator's SQL that writes where only reading is allowed.
 const READ_ONLY: &str = "25006";
 
 /// Whether the trouble may lie in a row, so that other lanes can be marked all the same.
 pub(super) fn of_a_row(error: &Error) -> bool {
     error.sql_state().map_or(!error.is_transient(), |state| !is_of(state, &OF_THE_SERVER))
+}
+
+/// Whether a value of a row cannot be what the statement takes it for: a text that is no JSON, bytes that are no text.
+pub(super) fn of_a_value(error: &Error) -> bool {
+    error.sql_state().is_some_and(|state| is_of(state, &OF_A_VALUE))
 }
 
 /// Whether marking the same may succeed at the next attempt.
@@ -57,6 +64,9 @@ mod tests {
         }
         for state in ["57P01", "57P03", "57014", "53300", "25P03", "08006"] {
             assert!(is_no_fault_of_a_text(state), "{state}");
+        }
+        for state in ["22P02", "22021", "22P05", "2203A", "54000"] {
+            assert!(is_of(state, &OF_A_VALUE) && !is_no_fault_of_a_text(state), "{state}");
         }
         for state in ["42703", "22P02", "25006", "0A000", "21000"] {
             assert!(!is_no_fault_of_a_text(state), "{state}");
