@@ -197,7 +197,7 @@ impl Writer {
     fn settle(&mut self, acknowledged: Acknowledged) {
         match acknowledged {
             Acknowledged::Written(lane) => {
-                self.take_out(&lane).for_each(|(grant, pending)| self.written(&grant, pending))
+                self.take_out(&lane).for_each(|(grant, pending)| self.written(&grant, pending));
             }
             Acknowledged::LaneLost(lane, _) => {
                 for (grant, _) in self.take_out(&lane) {
@@ -249,7 +249,9 @@ impl Writer {
             flow.covered(pending.messages);
             self.relay.flows.room.notify_one();
         }
-        // A lane that no longer waits has ended meanwhile.
-        pending.flushed.into_iter().for_each(|done| drop(done.send(())));
+        for done in pending.flushed {
+            // A lane that no longer waits has ended meanwhile.
+            let _ = done.send(());
+        }
     }
 }

@@ -68,6 +68,24 @@ impl Follower {
         assert!(output.status.success(), "{line}: {}\n{said}", String::from_utf8_lossy(&output.stdout));
     }
 
+    /// The same, and what the page says to wait for. Gives how many rows were delivered by it.
+    async fn follows(&mut self, line: &str) -> i64 {
+        if line.starts_with("systemctl ") {
+            // There is no service manager here: what it does to the process.
+            for mut replica in std::mem::take(&mut self.replicas) {
+                replica.terminate().unwrap();
+                assert!(replica.wait(SOON).await.unwrap().success());
+            }
+            return 0;
+        }
+        let pending = if line.starts_with("pgbaton run ") { self.pending().await } else { 0 };
+        self.runs(line).await;
+        if pending > 0 {
+            until("all rows are marked", async || self.pending().await == 0).await;
+        }
+        pending
+    }
+
     fn shell(&self, line: &str) -> Command {
         let mut command = Command::new("bash");
         command.args(["-euo", "pipefail", "-c", line]).current_dir(self.fixture.folder());
@@ -103,20 +121,7 @@ async fn every_step_of_the_guide_works(major: u32) {
             }
             "sh" => {
                 for line in text.replace("\\\n", " ").lines() {
-                    let line = line.trim();
-                    if line.starts_with("pgbaton run ") {
-                        delivered = follower.pending().await;
-                        follower.runs(line).await;
-                        until("all rows are marked", async || follower.pending().await == 0).await;
-                    } else if line.starts_with("systemctl ") {
-                        // There is no service manager here: what it does to the process.
-                        for mut replica in std::mem::take(&mut follower.replicas) {
-                            replica.terminate().unwrap();
-                            assert!(replica.wait(SOON).await.unwrap().success());
-                        }
-                    } else {
-                        follower.runs(line).await;
-                    }
+                    delivered += follower.follows(line.trim()).await;
                 }
             }
             _ => {}
