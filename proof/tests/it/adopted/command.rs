@@ -14,6 +14,8 @@ on_each_version!(
     a_proposal_needs_nothing_of_pgbatons,
     a_check_writes_nothing,
     a_check_finds_what_is_wrong,
+    a_check_knows_whose_the_table_is,
+    a_check_finds_rows_that_the_server_cannot_read,
     what_cannot_be_adopted_is_said,
 );
 
@@ -191,8 +193,14 @@ async fn a_check_finds_what_is_wrong(major: u32) {
     adopted.admin.batch_execute("delete from app.\"Outbox\" where topic is null or topic = ''").await.unwrap();
     let said = adopted.checked(&["--dsn", dsn], 0).await;
     assert!(said.contains("advice  sink   not looked at"), "{said}");
+}
 
-    // The table has a relay by now.
+async fn a_check_knows_whose_the_table_is(major: u32) {
+    let adopted = Adopted::new(major).await;
+    let (dsn, file) =
+        (adopted.fixture.relay_dsn(), adopted.fixture.configuration("c", &adopted.to_files(SOURCE)).unwrap());
+    let config = file.to_str().unwrap();
+    adopted.insert(5).await;
     let replica = adopted.run("r1");
     adopted.all_marked().await;
     end(replica).await;
@@ -205,16 +213,19 @@ async fn a_check_finds_what_is_wrong(major: u32) {
     adopted.fixture.configuration("c", &adopted.to_files(&other)).unwrap();
     let said = adopted.checked(&["--config", config], 1).await;
     assert!(said.contains("registered for another source"), "{said}");
-    // Rows that the server cannot read as the source says.
+    adopted.fixture.configuration("c", &adopted.to_files(SOURCE)).unwrap();
+    assert!(adopted.checked(&["--config", config], 0).await.contains("registered for this source"));
+}
+
+/// As the source says it to.
+async fn a_check_finds_rows_that_the_server_cannot_read(major: u32) {
+    let adopted = Adopted::new(major).await;
     adopted.insert(3).await;
     let path = "payload = { column = \"payload\", path = \"strict $.secret\" }";
     let other = SOURCE.replace("payload = \"payload\"", path);
-    adopted.fixture.configuration("c", &adopted.to_files(&other)).unwrap();
-    let said = adopted.checked(&["--config", config], 1).await;
+    let file = adopted.fixture.configuration("c", &adopted.to_files(&other)).unwrap();
+    let said = adopted.checked(&["--config", file.to_str().unwrap()], 1).await;
     assert!(said.contains("its \"payload\" cannot be read as it is configured to be (2203A)"), "{said}");
-    adopted.execute("delete from app.\"Outbox\" where published_at is null").await;
-    adopted.fixture.configuration("c", &adopted.to_files(SOURCE)).unwrap();
-    assert!(adopted.checked(&["--config", config], 0).await.contains("registered for this source"));
 }
 
 async fn what_cannot_be_adopted_is_said(major: u32) {
