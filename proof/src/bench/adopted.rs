@@ -1,4 +1,4 @@
-//! What an adopted table costs beside the outbox and beside relays that lock or claim its rows: rate, WAL and dead rows.
+//! What an adopted table costs beside the outbox and beside relays of other kinds: rate, WAL and dead rows.
 //!
 //! The same messages lie in the outbox and in a table as applications have it, which is filled anew for each drain. No checkpoint
 //! comes between filling and draining, so that nobody's WAL has images of whole pages.
@@ -48,27 +48,44 @@ select array_agg(id) from (
   select distinct on (hashtextextended(site_id collate \"C\", 0) & ($1::bigint - 1)) id from app.outbox
   order by hashtextextended(site_id collate \"C\", 0) & ($1::bigint - 1), created_at desc, id desc) l";
 
+/// A relay of another kind: the statement that takes rows, and the one that marks them if that does not.
+struct Other {
+    takes: &'static str,
+    marks: Option<&'static str>,
+}
+
+/// The classic relay: locks that end before it publishes, so that two of them may take the same rows.
+const CLASSIC: Other = Other {
+    takes: "
+select id, site_id, topic, payload::text from app.outbox where published_at is null
+order by created_at, id limit $1 for update skip locked",
+    marks: Some("update app.outbox set published_at = now() where id = any($1)"),
+};
+
 /// Rows locked, "published" and deleted in one transaction, by one statement a batch: the fastest form. It deletes, where the
-/// relay that claims marks, since relays of that family do: what they hold locked until it is published they need not mark.
-const LOCKS: &str = "
+/// others mark, since relays of that family do: what they hold locked until it is published they need not mark.
+const LOCKS: Other = Other {
+    takes: "
 with taken as materialized (
   select id from app.outbox where published_at is null order by created_at, id limit $1 for update skip locked
 )
-delete from app.outbox o using taken where o.id = taken.id returning o.id, o.site_id, o.topic, o.payload::text";
+delete from app.outbox o using taken where o.id = taken.id returning o.id, o.site_id, o.topic, o.payload::text",
+    marks: None,
+};
 
 /// Rows claimed by columns of their own, committed, published, and marked.
-const CLAIMS: &str = "
+const CLAIMS: Other = Other {
+    takes: "
 with taken as materialized (
   select id from app.outbox where published_at is null and (locked_until is null or locked_until < now())
   order by created_at, id limit $1 for update skip locked
 )
 update app.outbox o set locked_by = 'r1', locked_until = now() + interval '1 minute' from taken where o.id = taken.id
-returning o.id, o.site_id, o.topic, o.payload::text";
+returning o.id, o.site_id, o.topic, o.payload::text",
+    marks: Some("update app.outbox set published_at = now(), locked_by = null, locked_until = null where id = any($1)"),
+};
 
-const MARKS: &str =
-    "update app.outbox set published_at = now(), locked_by = null, locked_until = null where id = any($1)";
-
-/// What those two are given at once.
+/// What those are given at once.
 const BATCH: i64 = 1_000;
 
 /// One drain, per message.
@@ -84,8 +101,8 @@ pub(super) async fn run(args: &Args, figures: &mut Figures) -> Result<(), Error>
     figures.doing(&format!("adopted: {waiting} messages in the outbox and in a table, in turn"));
     messages::write(&site, waiting).await?;
     let last = Last::find(&site.admin).await?;
-    let mut costs: [(&str, Vec<Cost>); 5] =
-        ["native", "mark", "delete", "locks", "claims"].map(|name| (name, Vec::new()));
+    let mut costs: [(&str, Vec<Cost>); 6] =
+        ["native", "mark", "delete", "classic", "locks", "claims"].map(|name| (name, Vec::new()));
     for round in 0..args.rounds(3) {
         for (name, all) in &mut costs {
             let relay = format!("{name}{round}");
@@ -93,8 +110,9 @@ pub(super) async fn run(args: &Args, figures: &mut Figures) -> Result<(), Error>
                 "native" => native(&site, &relay, &last).await?,
                 "mark" => adopted(&site, &relay, "{ published_at = \"now()\" }").await?,
                 "delete" => adopted(&site, &relay, "\"delete\"").await?,
-                "locks" => others(&site, false).await?,
-                _ => others(&site, true).await?,
+                "classic" => other(&site, &CLASSIC).await?,
+                "locks" => other(&site, &LOCKS).await?,
+                _ => other(&site, &CLAIMS).await?,
             });
         }
     }
@@ -132,19 +150,19 @@ async fn adopted(site: &Site, relay: &str, mark: &str) -> Result<Cost, Error> {
 }
 
 /// By this process, over one connection.
-async fn others(site: &Site, claims: bool) -> Result<Cost, Error> {
+async fn other(site: &Site, Other { takes, marks }: &Other) -> Result<Cost, Error> {
     fill(site).await?;
     let client = site.fixture.admin().await?;
     let (wal, began, mut messages) = (site.wal().await?, Instant::now(), 0);
     loop {
-        let failed = |cause| Error::because("the classic relay", &cause);
-        let ids = take(&client, if claims { CLAIMS } else { LOCKS }).await.map_err(failed)?;
+        let failed = |cause| Error::because("a relay of another kind", &cause);
+        let ids = take(&client, takes).await.map_err(failed)?;
         if ids.is_empty() {
             break;
         }
         messages += ids.len();
-        if claims {
-            client.execute(MARKS, &[&ids]).await.map_err(failed)?;
+        if let Some(marks) = marks {
+            client.execute(*marks, &[&ids]).await.map_err(failed)?;
         }
     }
     let (took, wal, messages) = (began.elapsed(), site.wal().await? - wal, count(messages).max(1.0));
