@@ -24,7 +24,12 @@ use tokio_postgres::Client;
 use crate::hand::{SOON, until};
 use crate::lines::{arrivals_in, ids_in};
 
-on_each_version!(rows_are_delivered_once_and_marked, a_row_that_is_set_back_is_sent_again, what_commits_late_is_found);
+on_each_version!(
+    rows_are_delivered_once_and_marked,
+    replicas_that_start_together_have_one_relay,
+    a_row_that_is_set_back_is_sent_again,
+    what_commits_late_is_found,
+);
 
 /// A table as applications have it, with a relay that marks.
 pub struct Adopted {
@@ -166,6 +171,19 @@ async fn rows_are_delivered_once_and_marked(major: u32) {
     assert!(ids.iter().all(|id| id.starts_with("orders:")), "{:?}", ids.first());
     let arrivals = arrivals_in(&adopted.fixture.folder().join("r1.jsonl"));
     assert!(!arrivals.is_empty());
+}
+
+/// One of them registers it, and the others, which were about to, find it registered.
+async fn replicas_that_start_together_have_one_relay(major: u32) {
+    let adopted = Adopted::new(major).await;
+    let replicas = ["r1", "r2", "r3", "r4"].map(|name| adopted.run(name));
+    let mut registered = 0;
+    for mut replica in replicas {
+        replica.wait_for_line("joined", SOON).await.unwrap();
+        registered += replica.lines_with(" registered ").len();
+        end(replica).await;
+    }
+    assert_eq!(registered, 1);
 }
 
 async fn a_row_that_is_set_back_is_sent_again(major: u32) {

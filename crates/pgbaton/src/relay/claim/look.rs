@@ -43,9 +43,12 @@ pub(super) async fn register(connection: &Connection, relay: &RelaySpec) -> Resu
         (&table, Type::TEXT),
         (&text, Type::TEXT),
     ];
-    connection.lock(sql::REGISTER_LOCK, &[]).await?;
-    let registered =
-        connection.commit(sql::REGISTER, &parameters).await.map_err(|error| adopted_already(error, relay))?;
+    let mut registered = write_down(connection, &parameters).await;
+    // By another relay; or just now by another replica of this one, which is then found.
+    if registered.as_ref().is_err_and(is_taken) {
+        registered = write_down(connection, &parameters).await;
+    }
+    let registered = registered.map_err(|error| adopted_already(error, relay))?;
     if !registered.is_empty() {
         tracing::info!(relay = name, lanes = relay.lanes, start = ?relay.start, "registered");
     }
@@ -65,9 +68,19 @@ pub(super) async fn register(connection: &Connection, relay: &RelaySpec) -> Resu
     Ok(())
 }
 
+async fn write_down(connection: &Connection, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
+    connection.lock(sql::REGISTER_LOCK, &[]).await?;
+    connection.commit(sql::REGISTER, parameters).await
+}
+
+/// A name that is taken makes no error: it is the table.
+fn is_taken(error: &Error) -> bool {
+    error.sql_state() == Some("23505")
+}
+
 /// Two relays on one table could not tell whose mark a row bears.
 fn adopted_already(error: Error, relay: &RelaySpec) -> Error {
-    if error.sql_state() != Some("23505") {
+    if !is_taken(&error) {
         return error;
     }
     Error::refused(
