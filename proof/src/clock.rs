@@ -58,8 +58,25 @@ impl Drop for Clock {
     }
 }
 
+/// Removes what processes that were killed under a clock of their own have left behind: it is named by the process, and the next
+/// one of that number would not start.
+fn sweep() {
+    let Ok(left) = fs::read_dir("/dev/shm") else { return };
+    for entry in left.flatten() {
+        let name = entry.file_name();
+        let of = name.to_str().and_then(|name| {
+            name.strip_prefix("faketime_shm_").or_else(|| name.strip_prefix("sem.faketime_sem_"))?.parse::<u32>().ok()
+        });
+        if of.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
+            // Another test may have been quicker, or it is another user's.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// Where the library is, as `faketime` itself has it.
 fn library() -> Result<String, Error> {
+    sweep();
     let asked = Command::new("faketime").args(["-f", "+0", "printenv", "LD_PRELOAD"]).output();
     let asked = asked.map_err(|cause| Error::because("running faketime, which ./dev test installs", &cause))?;
     let library = String::from_utf8_lossy(&asked.stdout).trim().to_owned();
