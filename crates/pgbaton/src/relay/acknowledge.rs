@@ -5,6 +5,7 @@
 //! delivered is kept, so that it need not be sent again.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,12 +52,6 @@ struct Pending {
     flushed: Vec<oneshot::Sender<()>>,
     /// When it could not be written, though others could.
     again: Option<Again>,
-}
-
-impl Pending {
-    fn new(dealt: Dealt, stint: Stint) -> Self {
-        Self { dealt, stint, messages: 0, flushed: Vec::new(), again: None }
-    }
 }
 
 /// Another attempt at one lane.
@@ -140,8 +135,16 @@ impl Writer {
     fn dealt(&mut self, dealt: Dealt, stint: Stint, messages: usize, awaited: bool) -> Instant {
         let pace = &self.relay.spec.pace;
         let now = Instant::now();
-        let pending = self.pending.entry(dealt.grant.clone()).or_insert_with(|| Pending::new(dealt.clone(), stint));
-        pending.dealt = dealt;
+        let pending = match self.pending.entry(dealt.grant.clone()) {
+            Entry::Occupied(entry) => {
+                let pending = entry.into_mut();
+                pending.dealt = dealt;
+                pending
+            }
+            Entry::Vacant(entry) => {
+                entry.insert(Pending { dealt, stint, messages: 0, flushed: Vec::new(), again: None })
+            }
+        };
         pending.messages += messages;
         match &pending.again {
             Some(again) => again.at,

@@ -4,10 +4,11 @@
 //! `table/mark.rs` marks what was delivered, under the lanes' epochs. What is known of rows in between is in `table/taken.rs`,
 //! in memory alone: whoever opens a lane begins with a look.
 
-use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 use tokio_postgres::types::Type;
 
 use crate::connection::{Access, Database, Parameter, Slot, incarnation};

@@ -28,7 +28,8 @@ impl Adopted {
     }
 }
 
-async fn a_kill_between_the_sinks_commit_and_the_mark_repeats_nothing(major: u32) {
+/// Rows that the sink has, and that are pending still.
+async fn killed_before_its_mark(major: u32) -> Adopted {
     let adopted = Adopted::new(major).await;
     adopted.fixture.inbox("app.inbox").await.unwrap();
     adopted.insert(50).await;
@@ -36,6 +37,11 @@ async fn a_kill_between_the_sinks_commit_and_the_mark_repeats_nothing(major: u32
     killed.wait(SOON).await.unwrap();
     let (sent, _) = adopted.in_inbox().await;
     assert!(sent > 0 && adopted.pending().await == 50, "{sent} rows are at the sink");
+    adopted
+}
+
+async fn a_kill_between_the_sinks_commit_and_the_mark_repeats_nothing(major: u32) {
+    let adopted = killed_before_its_mark(major).await;
     let mut next = adopted.to_inbox("r2", "").await;
     next.wait_for_line("the sink already had the last batch", SOON).await.unwrap();
     adopted.all_marked().await;
@@ -72,11 +78,7 @@ async fn what_was_set_back_before_settling_is_sent_again(major: u32) {
 
 /// The sink has its former content, and nobody else was there to see it change.
 async fn what_was_changed_before_settling_is_counted(major: u32) {
-    let adopted = Adopted::new(major).await;
-    adopted.fixture.inbox("app.inbox").await.unwrap();
-    adopted.insert(50).await;
-    let mut killed = adopted.to_inbox("r1", "lane.appended:kill:1").await;
-    killed.wait(SOON).await.unwrap();
+    let adopted = killed_before_its_mark(major).await;
     adopted.execute(r#"update app."Outbox" set payload = '{"n": 0}' where payload ->> 'n' in ('1', '2')"#).await;
     let mut next = adopted.to_inbox("r2", "").await;
     let told = next.wait_for_line("were changed after they had been read", SOON).await.unwrap();

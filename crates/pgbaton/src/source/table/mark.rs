@@ -154,25 +154,21 @@ impl TableSource {
 
     /// One transaction. Gives the lanes that were lost.
     async fn mark(&self, pieces: &[Piece], here: &Incarnation) -> Result<Vec<(i32, Acknowledged)>, Error> {
-        for _ in 1..TRIES {
-            if let Marked::But { lost, over, changed, met } = self.mark_once(pieces, here).await? {
-                self.proven.fetch_or(met, Ordering::Relaxed);
-                return Ok(self.marked(pieces, &lost, &over, &changed));
+        let mut swallowed = Vec::new();
+        for _ in 0..TRIES {
+            match self.mark_once(pieces, here).await? {
+                Marked::But { lost, over, changed, met } => {
+                    self.proven.fetch_or(met, Ordering::Relaxed);
+                    return Ok(self.marked(pieces, &lost, &over, &changed));
+                }
+                Marked::Swallowed(rows) => swallowed = rows,
             }
         }
-        match self.mark_once(pieces, here).await? {
-            Marked::But { lost, over, changed, met } => {
-                self.proven.fetch_or(met, Ordering::Relaxed);
-                Ok(self.marked(pieces, &lost, &over, &changed))
-            }
-            Marked::Swallowed(rows) => {
-                let row = rows.first().map(|row| row.0.join(", ")).unwrap_or_default();
-                Err(Error::refused(
-                    format!("the mark has no effect on {} row(s), such as {row}", rows.len()),
-                    "A trigger that fires before it returns null, or row-level security hides the row from the mark",
-                ))
-            }
-        }
+        let row = swallowed.first().map(|row| row.0.join(", ")).unwrap_or_default();
+        Err(Error::refused(
+            format!("the mark has no effect on {} row(s), such as {row}", swallowed.len()),
+            "A trigger that fires before it returns null, or row-level security hides the row from the mark",
+        ))
     }
 
     fn marked(&self, pieces: &[Piece], lost: &[i32], over: &[i32], changed: &[RowId]) -> Vec<(i32, Acknowledged)> {
