@@ -10,6 +10,7 @@ on_each_version!(
     rows_that_others_keep_are_not_deleted,
     a_mark_that_does_not_end_the_condition,
     marks_that_the_table_completes,
+    marks_that_could_not_be_tried,
     marks_that_triggers_take_back,
     what_cannot_be_marked_is_not_sent_again,
     one_relay_reads_a_table,
@@ -111,6 +112,19 @@ async fn a_mark_that_does_not_end_the_condition(major: u32) {
     assert_eq!(adopted.arrived(&["r1"]), [""; 0]);
     // Trying it may take its time without an index, so that this is told before.
     assert!(!replica.lines_with("no index gives just the pending rows").is_empty());
+}
+
+/// No row was there to try it on. No trigger has a say in it: the row itself tells that it is pending after its mark.
+async fn marks_that_could_not_be_tried(major: u32) {
+    let adopted = Adopted::new(major).await;
+    let mut replica = adopted.run_source("r1", &SOURCE.replace("now()", "null"));
+    replica.wait_for_line("lanes taken over", SOON).await.unwrap();
+    adopted.insert(5).await;
+    replica.wait_for_line("cannot be marked", SOON).await.unwrap();
+    replica.terminate().unwrap();
+    assert!(replica.wait(SOON).await.unwrap().success());
+    assert_eq!(adopted.pending().await, 5);
+    assert!(adopted.arrived(&["r1"]).len() <= 5);
 }
 
 /// The mark sets one column, and another one ends the condition by itself. That cannot be tried without writing.

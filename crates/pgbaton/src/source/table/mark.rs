@@ -1,8 +1,9 @@
 //! Marking what was delivered, and writing the numbers of the batches: one transaction for some batches of several lanes.
 //!
-//! The locks of the lanes come first, as for every acknowledgement. Then, in one round trip: the mark, under the lanes' epochs;
-//! what its user has deferred until the commit; and a look, in a statement of its own, at what is still pending. So a mark that
-//! a trigger swallows or takes back is found before it is committed.
+//! The locks of the lanes come first, as for every acknowledgement. Then, in one round trip: the mark, under the lanes' epochs,
+//! and what its user has deferred until the commit. Rows that the mark has met say themselves whether they are pending even so.
+//! Where a trigger may have changed that, and of rows that the mark did not meet, a statement of its own tells: so a mark that a
+//! trigger swallows or takes back is found before it is committed.
 //!
 //! The mark meets rows that are as they were read. Those that are not are met by a second one, only where there are any, in the
 //! same transaction: so they are counted, also if they change while the mark waits for their lock, and nothing is looked up
@@ -261,23 +262,23 @@ impl TableSource {
             (&of, Type::INT4_ARRAY),
             (&versions, Type::INT8_ARRAY),
         ];
-        let ids = texts(&columns);
-        parameters.extend(ids.iter().cloned());
+        parameters.extend(texts(&columns));
         let locks: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&lanes, Type::INT4_ARRAY)];
         let sent = history::now();
         connection.lock(sql::ACKNOWLEDGE_LOCK, &locks).await?;
         crate::faults::point("acknowledge.locked");
-        let [_, marked, _, pending] = connection
+        let [_, marked, _] = connection
             .then_all([
                 (sql::MARK_SETTINGS, &[]),
                 (Verb { name: "mark", sql: &statements.mark }, &parameters),
                 (Verb { name: "set_constraints", sql: "set constraints all immediate" }, &[]),
-                (Verb { name: "still", sql: &statements.still }, &ids),
             ])
             .await?;
         self.still(here, &incarnation(&marked)?)?;
         let met = Met::read(&marked, self.spec.id.len())?;
-        let left = met.left(pieces, &pending)?;
+        let unsure = met.unsure(pieces);
+        let left = self.pending_of(connection, &unsure).await?;
+        not_taken_back(&met.marked, &left)?;
         let any = !met.marked.is_empty();
         let (changed, swallowed) = self.mark_changed(connection, met.marked, left).await?;
         if !swallowed.is_empty() {
@@ -304,61 +305,77 @@ impl TableSource {
         let (statements, columns) = (self.statements()?, self.spec.id.len());
         // All of them once more: a trigger that fires for these may take back others.
         let all: Vec<RowId> = marked.iter().chain(&left).cloned().collect();
-        let (left, all) = (columns_of(&left, columns), columns_of(&all, columns));
-        let [met, pending] = connection
-            .then_all([
-                (Verb { name: "mark_changed", sql: &statements.mark_changed }, &texts(&left)),
-                (Verb { name: "still", sql: &statements.still }, &texts(&all)),
-            ])
-            .await?;
+        let left = columns_of(&left, columns);
+        let verb = Verb { name: "mark_changed", sql: &statements.mark_changed };
+        let [met] = connection.then_all([(verb, &texts(&left))]).await?;
         let changed = met.iter().map(|row| RowId::read(row, 0, columns)).collect::<Result<Vec<_>, _>>()?;
         marked.extend(changed.iter().cloned());
-        let swallowed = pending.iter().map(|row| RowId::read(row, 0, columns)).collect::<Result<Vec<_>, _>>()?;
+        let swallowed = self.pending_of(connection, &all).await?;
         not_taken_back(&marked, &swallowed)?;
         Ok((changed, swallowed))
+    }
+
+    /// Those of these rows that are pending.
+    async fn pending_of(&self, connection: &Connection, rows: &[RowId]) -> Result<Vec<RowId>, Error> {
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (statements, columns) = (self.statements()?, self.spec.id.len());
+        let ids = columns_of(rows, columns);
+        let verb = Verb { name: "still", sql: &statements.still };
+        let [pending] = connection.then_all([(verb, &texts(&ids))]).await?;
+        pending.iter().map(|row| RowId::read(row, 0, columns)).collect()
     }
 }
 
 /// What a mark has done.
+#[derive(Default)]
 struct Met {
     /// Rows it has met.
     marked: HashSet<RowId>,
+    /// Those of them that are pending even so, by what they are themselves.
+    ineffective: HashSet<RowId>,
     /// Lanes that are ours.
     ours: HashSet<i32>,
     /// Those of them whose batch was marked before.
     repeated: HashSet<i32>,
+    /// What a mark leaves is for triggers to say as well. The table is locked by now against new ones.
+    triggers: bool,
 }
 
 impl Met {
     fn read(rows: &[Row], columns: usize) -> Result<Self, Error> {
-        let mut met = Self { marked: HashSet::new(), ours: HashSet::new(), repeated: HashSet::new() };
+        let mut met = Self::default();
         for row in rows {
             match (row.try_get::<_, Option<&str>>(0)?, row.try_get::<_, Option<i32>>(1)?) {
                 (Some(_), Some(lane)) => {
                     met.ours.insert(lane);
+                    met.triggers |= row.try_get::<_, Option<bool>>(3)?.unwrap_or(true);
                     if row.try_get(2)? {
                         met.repeated.insert(lane);
                     }
                 }
                 (Some(_), None) => {}
-                (None, _) => drop(met.marked.insert(RowId::read(row, 3, columns)?)),
+                (None, _) => {
+                    let id = RowId::read(row, 4, columns)?;
+                    if row.try_get(3)? {
+                        met.ineffective.insert(id.clone());
+                    }
+                    met.marked.insert(id);
+                }
             }
         }
         Ok(met)
     }
 
-    /// Rows that are pending although they should have been marked. What was marked before may have been set back since: that is
-    /// its user's right.
-    fn left(&self, pieces: &[&Piece], pending: &[Row]) -> Result<Vec<RowId>, Error> {
-        let Some(columns) = pieces.iter().flat_map(|piece| &piece.rows).next().map(|row| row.id.0.len()) else {
-            return Ok(Vec::new());
-        };
-        let pending = pending.iter().map(|row| RowId::read(row, 0, columns)).collect::<Result<Vec<_>, _>>()?;
-        not_taken_back(&self.marked, &pending)?;
+    /// Rows that should be marked by now, and may be pending: the mark did not meet them, or not to an end, or a trigger may
+    /// have taken it back. What was marked before is left out: its user may have set it back since, as is their right.
+    fn unsure(&self, pieces: &[&Piece]) -> Vec<RowId> {
         let due = |lane| self.ours.contains(lane) && !self.repeated.contains(lane);
         let due = pieces.iter().filter(|piece| due(&piece.grant.lane.number));
-        let due: HashSet<&RowId> = due.flat_map(|piece| &piece.rows).map(|row| &row.id).collect();
-        Ok(pending.into_iter().filter(|row| due.contains(row)).collect())
+        let ids = due.flat_map(|piece| &piece.rows).map(|row| &row.id);
+        let unsure = |id: &&RowId| self.triggers || !self.marked.contains(*id) || self.ineffective.contains(*id);
+        ids.filter(unsure).cloned().collect()
     }
 }
 

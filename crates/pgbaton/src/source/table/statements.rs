@@ -28,7 +28,8 @@ pub(super) struct Statements {
     ///
     /// Parameters: $1 the relay, $2 the replica, $3 the incarnation, $4 lanes, $5 epochs, $6 seqs, $7 batches; then the rows:
     /// $8 lanes, $9 versions (null: any), and an array of texts for each column of the id.
-    /// Rows: the incarnation with each lane that is ours, and whether that batch was marked before; and ids that were marked.
+    /// Rows: the incarnation with each lane that is ours, whether that batch was marked before, and whether a trigger may have
+    /// a say in what a mark leaves; and, with nulls in front, whether a row that was marked is pending even so, and its id.
     /// Locks: the marked rows, as any update does.
     /// Invariant: no row is marked for a lane of another owner or epoch, nor in another incarnation, nor for a batch that was
     /// marked before: its user may have set it back since.
@@ -38,7 +39,7 @@ pub(super) struct Statements {
     ///
     /// Parameters: an array of texts for each column of the id. Rows: the ids of those that were marked. Locks: the marked rows.
     pub(super) mark_changed: String,
-    /// Which of these rows are still pending. A new statement after `mark`.
+    /// Which of these rows are still pending. A new statement after `mark`, for those of which it cannot say so itself.
     ///
     /// Parameters: an array of texts for each column of the id. Rows: the ids. Locks: none.
     pub(super) still: String,
@@ -125,6 +126,7 @@ impl Parts<'_> {
         let unchanged =
             format!("(pgbaton_due.pgbaton_version is null or pgbaton_due.pgbaton_version = {})", self.version());
         let none = vec!["null::text"; self.spec.id.len()].join(", ");
+        let (pending, name) = (self.still_pending(), literal(&self.spec.table.to_string()));
         Ok(format!(
             "with pgbaton_here as materialized (\n  select pgbaton.incarnation() as pgbaton_incarnation\n\
              ), pgbaton_mine as materialized (\n\
@@ -137,14 +139,15 @@ impl Parts<'_> {
                select {order}, r.pgbaton_version\n  \
                from unnest($8::integer[], $9::bigint[], {arrays}) as r(pgbaton_lane, pgbaton_version, {names})\n    \
                  join pgbaton_mine m on m.lane = r.pgbaton_lane and not m.had\n  order by {order}\n\
-             ), pgbaton_marked as (\n{change}\nand {unchanged}\nreturning {ids}\n\
+             ), pgbaton_marked as (\n{change}\nand {unchanged}\nreturning {ids}, {pending} as pgbaton_pending\n\
              ), pgbaton_written as (\n  \
                insert into pgbaton.position (leaf, relay, lane, epoch, seq, batch)\n  \
                select p.leaf, $1::text, m.lane, m.epoch, m.seq, m.batch from pgbaton_mine m, pgbaton.position_leaf p\n  \
                where not m.had on conflict do nothing\n)\n\
-             select h.pgbaton_incarnation as incarnation, m.lane, m.had, {none}\n\
-             from pgbaton_here h left join pgbaton_mine m on true\n\
-             union all select null, null, null, {marked} from pgbaton_marked k"
+             select h.pgbaton_incarnation as incarnation, m.lane, m.had, t.relhastriggers or t.relkind = 'p', {none}\n\
+             from pgbaton_here h left join pgbaton_mine m on true\n  \
+               left join pg_catalog.pg_class t on t.oid = {name}::pg_catalog.regclass\n\
+             union all select null, null, null, k.pgbaton_pending, {marked} from pgbaton_marked k"
         ))
     }
 
