@@ -18,9 +18,10 @@ fn table(relays: &[RelayStatus]) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{:<24} {:>6} {:>6} {:>9} {:>12}  READS", "RELAY", "LANES", "OWNED", "REPLICAS", "PASSED");
     for relay in relays {
-        let note = match (relay.replicas, relay.lanes_now < i64::from(relay.lanes)) {
-            (0, _) => "  nobody runs it: it keeps its messages",
-            (_, true) => "  lanes are being split",
+        let note = match (relay.replicas, &relay.table, relay.lanes_now < i64::from(relay.lanes)) {
+            (0, None, _) => "  nobody runs it: the outbox keeps its messages",
+            (0, Some(_), _) => "  nobody runs it: its rows stay pending",
+            (_, _, true) => "  lanes are being split",
             _ => "",
         };
         let RelayStatus { name, lanes_now, owned, replicas, .. } = relay;

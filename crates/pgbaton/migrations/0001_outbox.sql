@@ -318,7 +318,7 @@ begin
   end if;
   execute format('select o.id, o.created_at from %s o order by o.id desc limit 1', leaf) into greatest_id, newest;
   if not exists (select from pgbaton.relay r where r.adopted is null) then
-    return 'no relay is registered';
+    return 'no relay that reads the outbox is registered';
   end if;
   -- A lane of n covers the n-th part of all hashes, and together they have to cover all; any n divides 2^20.
   for lane in

@@ -15,7 +15,8 @@ use crate::connection::{Access, Connection, Database, Parameter};
 use crate::error::{Error, Kind};
 use crate::lane::RelayName;
 use crate::sink::Sink;
-use crate::source::table::survey::{self, Pending};
+use crate::source::Behind;
+use crate::source::table::survey;
 use crate::source::table::{TableName, TableSpec};
 use crate::sql::{self, Verb};
 
@@ -69,7 +70,7 @@ pub struct Proposal {
 /// What was seen of the rows. What could not be seen in time, or at all, says why.
 struct Rows {
     count: Result<Count, String>,
-    pending: Result<Pending, String>,
+    pending: Result<Behind, String>,
     indexed: Result<bool, String>,
 }
 

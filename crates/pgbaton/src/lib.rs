@@ -79,6 +79,7 @@ mod plain_file;
 pub mod plan;
 pub mod position;
 pub mod relay;
+mod reminder;
 pub mod replica;
 pub mod retry;
 pub mod send;

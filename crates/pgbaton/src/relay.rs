@@ -223,6 +223,20 @@ impl Relay {
         }
     }
 
+    /// Tells of it if that is due.
+    fn reading_failed(&self, error: &Error, tell: bool) {
+        let what = if error.is_transient() {
+            "reading failed; nothing is lost"
+        } else {
+            self.reading_refused(true);
+            "reading is refused: nothing is delivered until a person has decided"
+        };
+        match tell {
+            true => self.report(what, error),
+            false => self.consider(error),
+        }
+    }
+
     /// Whether a person has to look at all lanes that are read.
     fn reading_refused(&self, refused: bool) {
         self.flows
@@ -247,6 +261,11 @@ impl Relay {
         } else {
             tracing::error!(relay = %self.spec.name, %error, "{what}");
         }
+        self.consider(error);
+    }
+
+    /// What an error says of the database rather than of what failed.
+    fn consider(&self, error: &Error) {
         if matches!(error.kind(), Kind::OtherIncarnation(_)) {
             self.look_again.notify_one();
         }

@@ -152,7 +152,7 @@ async fn another_relay_keeps_what_it_needs(major: u32) {
     hand.admin.batch_execute("delete from pgbaton.lane where relay = 'late'").await.unwrap();
     assert_eq!(why(&hand.relay, segment).await.unwrap(), "relay late, which lacks lanes");
     hand.admin.batch_execute("delete from pgbaton.lane; delete from pgbaton.relay").await.unwrap();
-    assert_eq!(why(&hand.relay, segment).await.unwrap(), "no relay is registered");
+    assert_eq!(why(&hand.relay, segment).await.unwrap(), "no relay that reads the outbox is registered");
     assert_eq!(count(&hand.admin, segment).await, 1);
 }
 

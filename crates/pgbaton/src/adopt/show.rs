@@ -106,10 +106,13 @@ fn rows(proposal: &Proposal) -> String {
     };
     let pending = match &proposal.rows.pending {
         Ok(pending) => {
-            let some = if pending.rows < 10_000 { "" } else { " or more" };
-            let oldest =
-                pending.oldest.map(|age| format!(", the oldest of them for {}", age_of(age))).unwrap_or_default();
-            format!("{}{some} pending{oldest}", pending.rows)
+            let some = if pending.messages < 10_000 { "" } else { " or more" };
+            let oldest = pending
+                .oldest
+                .filter(|_| pending.messages > 0)
+                .map(|age| format!(", the oldest of them for {}", age_of(age)))
+                .unwrap_or_default();
+            format!("{}{some} pending{oldest}", pending.messages)
         }
         Err(why) => format!("what is pending could not be seen: {why}"),
     };

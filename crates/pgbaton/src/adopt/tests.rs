@@ -9,9 +9,9 @@ use super::propose::propose;
 use super::{Count, Proposal, Rows, names, relay_name, show};
 use crate::config::Config;
 use crate::connection::Database;
+use crate::source::Behind;
 use crate::source::SourceSpec;
 use crate::source::table::TableName;
-use crate::source::table::survey::Pending;
 
 /// Columns as in `id uuid pk default gen_random_uuid()`, or with `not null`, and what else is known.
 fn facts(columns: &[&str], more: Value) -> Facts {
@@ -58,7 +58,7 @@ fn proposal(facts: Facts) -> Proposal {
     let draft = propose(&facts).unwrap_or_else(|error| panic!("{error}"));
     let rows = Rows {
         count: Ok(Count::About(200_315)),
-        pending: Ok(Pending { rows: 10_000, oldest: Some(Duration::from_secs(3_725)) }),
+        pending: Ok(Behind { messages: 10_000, oldest: Some(Duration::from_secs(3_725)) }),
         indexed: Ok(false),
     };
     Proposal { relay: relay_name(&facts.table.name).unwrap(), facts, draft, rows }

@@ -24,7 +24,7 @@ pub struct RelayStatus {
     pub lanes_now: i64,
     /// How many of them have an owner.
     pub owned: i64,
-    /// Replicas that run it. None: it keeps its messages until somebody does, or it is dropped.
+    /// Replicas that run it. None: its messages wait until somebody does, or it is dropped.
     pub replicas: i64,
     /// Every lane has dealt with every message up to this id, but for those of transactions that were still open by then.
     pub passed: Option<i64>,

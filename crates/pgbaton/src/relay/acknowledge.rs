@@ -13,16 +13,16 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::Relay;
+use crate::clock;
 use crate::error::Error;
 use crate::lane::{Grant, Lane};
 use crate::position::Incarnation;
+use crate::reminder::Reminder;
 use crate::retry::Backoff;
 use crate::source::{Acknowledged, Dealt, Stint};
 
 /// After a refusal it is tried again so much later: a person may have mended it.
 const REFUSED_AGAIN: Duration = Duration::from_secs(10);
-/// As long as it stays refused, it is told so often.
-const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// What a lane tells.
 pub(crate) enum Note {
@@ -58,8 +58,8 @@ struct Pending {
 struct Again {
     at: Instant,
     backoff: Backoff,
-    /// A person has to decide: when that was told.
-    refused: Option<Instant>,
+    /// A person has to decide.
+    refused: Reminder,
 }
 
 /// Writes until dropped. One for each relay.
@@ -225,7 +225,7 @@ impl Writer {
         let now = Instant::now();
         for pending in self.pending.iter_mut().filter(|(grant, _)| grant.lane == *lane).map(|(_, pending)| pending) {
             let backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
-            how(pending.again.get_or_insert(Again { at: now, backoff, refused: None }), now);
+            how(pending.again.get_or_insert(Again { at: now, backoff, refused: Reminder::default() }), now);
         }
     }
 
@@ -236,15 +236,14 @@ impl Writer {
         of_it.filter_map(|(grant, pending)| relay.flows.get(grant, pending.stint)).for_each(|flow| flow.hold());
         self.put_off(lane, |again, now| {
             again.at = now + REFUSED_AGAIN;
-            if again.refused.is_none_or(|told| now.duration_since(told) >= TOLD_EVERY) {
-                again.refused = Some(now);
+            if again.refused.is_due("", clock::now()) {
                 tracing::error!(%error, "the lane is held: what it delivered cannot be acknowledged");
             }
         });
     }
 
     fn written(&self, grant: &Grant, pending: Pending) {
-        if pending.again.is_some_and(|again| again.refused.is_some()) {
+        if pending.again.is_some_and(|mut again| again.refused.end()) {
             self.relay.refuse(grant.lane.number, false);
             tracing::info!(%grant, "what was delivered is acknowledged; the lane goes on");
         }

@@ -296,7 +296,7 @@ impl Identity {
             }
         }
         for (relay, since) in self.unattended.saw(&seen.holdings, now) {
-            tracing::warn!(%relay, ?since, "no replica runs this relay: it keeps its messages until one does, or it is dropped");
+            tracing::warn!(%relay, ?since, "no replica runs this relay: its messages wait until one does, or it is dropped");
         }
         self.metrics.outbox.unattended(self.unattended.names());
         self.act(&connection, seen.holdings).await?;

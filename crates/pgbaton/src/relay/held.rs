@@ -8,9 +8,7 @@ use crate::lane::Grant;
 use crate::lease::BootInstant;
 use crate::metrics::{Holding, Metrics};
 use crate::outcome::Fault;
-
-/// A message that goes on holding its lane is told of again after this.
-const TELL_AGAIN: Duration = Duration::from_secs(60);
+use crate::reminder::Reminder;
 
 /// A sink that has asked for a later attempt for so long does not recover alone.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -32,22 +30,20 @@ pub(super) struct Held {
     /// Counts it for as long as this lives.
     _holding: Holding,
     since: BootInstant,
-    told: Option<(BootInstant, &'static str)>,
+    told: Reminder,
 }
 
 impl Held {
     pub(super) fn new(metrics: &Arc<Metrics>) -> Self {
-        Self { _holding: metrics.hold(), since: clock::now(), told: None }
+        Self { _holding: metrics.hold(), since: clock::now(), told: Reminder::default() }
     }
 
     /// Tells of a refusal, unless the same was told a short while ago. The next attempt comes after `pause`.
     pub(super) fn tell(&mut self, grant: &Grant, batch: i64, refusal: &Refusal<'_>, pause: Duration) {
         let now = clock::now();
-        let code = refusal.fault.code();
-        if self.told.is_some_and(|(at, told)| told == code && now.since(at) < TELL_AGAIN) {
+        if !self.told.is_due(refusal.fault.code(), now) {
             return;
         }
-        self.told = Some((now, code));
         let Refusal { fault, rejected, message, topic, left } = *refusal;
         let held = now.since(self.since);
         if rejected {

@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::lane::Grant;
 use crate::lease::BootInstant;
 use crate::plan;
+use crate::reminder::Reminder;
 use crate::retry::Backoff;
 use crate::source::{Budget, Next, Read};
 use crate::thread;
@@ -25,7 +26,7 @@ async fn until_dropped(relay: Arc<Relay>) {
     let mut pause = relay.spec.pace.busy;
     // Of the present pass, which may take several calls.
     let mut began = clock::now();
-    let mut failing = false;
+    let mut failing = Reminder::default();
     let mut refusals = Refusals::default();
     loop {
         let rooms = relay.flows.rooms(&relay.spec.limits);
@@ -42,7 +43,7 @@ async fn until_dropped(relay: Arc<Relay>) {
         match read {
             Ok(Read { batches, refused, blocked, next }) => {
                 backoff.reset();
-                if std::mem::take(&mut failing) {
+                if failing.end() {
                     relay.reading_refused(false);
                     tracing::info!(relay = %relay.spec.name, "reading goes on");
                 }
@@ -61,13 +62,8 @@ async fn until_dropped(relay: Arc<Relay>) {
                 pause = (pause * 2).min(relay.spec.pace.idle).max(relay.spec.pace.busy);
             }
             Err(error) => {
-                failing = true;
-                if error.is_transient() {
-                    relay.report("reading failed; nothing is lost", &error);
-                } else {
-                    relay.reading_refused(true);
-                    relay.report("reading is refused: nothing is delivered until a person has decided", &error);
-                }
+                let told = failing.is_due(&error.to_string(), clock::now());
+                relay.reading_failed(&error, told);
                 wait(&relay, backoff.next(rand::random())).await;
             }
         }
@@ -76,12 +72,9 @@ async fn until_dropped(relay: Arc<Relay>) {
 
 /// Lanes whose next message cannot be read.
 #[derive(Default)]
-struct Refusals(BTreeMap<i32, BootInstant>);
+struct Refusals(BTreeMap<i32, Reminder>);
 
 impl Refusals {
-    /// Told once a minute for each lane, as long as it stays so.
-    const AGAIN_AFTER: Duration = Duration::from_secs(60);
-
     /// A lane that is blocked no more is so whether or not there is anything to read of it now.
     fn are(&mut self, relay: &Relay, refused: Vec<(Grant, Error)>, blocked: &BTreeSet<i32>) {
         for (lane, _) in self.0.extract_if(.., |lane, _| !blocked.contains(lane)) {
@@ -93,10 +86,8 @@ impl Refusals {
         }
         let now = clock::now();
         for (grant, why) in refused {
-            let told = self.0.get(&grant.lane.number);
-            if told.is_none_or(|told| now.since(*told) >= Self::AGAIN_AFTER) {
+            if self.0.entry(grant.lane.number).or_default().is_due("", now) {
                 tracing::error!(%grant, error = %why, "the lane is held: its next message cannot be read");
-                self.0.insert(grant.lane.number, now);
             }
             relay.refuse(grant.lane.number, true);
         }

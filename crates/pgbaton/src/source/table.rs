@@ -14,9 +14,9 @@ use tokio_postgres::types::Type;
 use crate::connection::{Access, Database, Parameter, Slot, incarnation};
 use crate::error::{Error, Kind};
 use crate::lane::{Grant, RelayName, ReplicaId};
-use crate::lease::BootInstant;
 use crate::metrics::Metrics;
 use crate::position::Incarnation;
+use crate::reminder::Reminder;
 use crate::source::flush;
 use crate::source::patience::Patience;
 use crate::source::settle::{Ours, Registration};
@@ -80,8 +80,8 @@ struct State {
     rows: fetch::Rows,
     /// The number of lanes that the last fetch was of.
     served: i32,
-    /// When it was last told that rows were changed after they had been read.
-    told_of_changed: Option<BootInstant>,
+    /// Rows were changed after they had been read.
+    changed: Reminder,
 }
 
 impl TableSource {
@@ -276,8 +276,8 @@ impl Source for TableSource {
             state.taken.close(grant);
             if state.taken.is_empty() {
                 // Nothing in memory outlives the lanes: the next one may be opened in another incarnation.
-                let told_of_changed = state.told_of_changed;
-                *state = State { rows: std::mem::take(&mut state.rows), told_of_changed, ..State::default() };
+                let changed = std::mem::take(&mut state.changed);
+                *state = State { rows: std::mem::take(&mut state.rows), changed, ..State::default() };
             }
         });
     }

@@ -74,7 +74,7 @@ async fn an_adopted_relay_alone_empties_none(major: u32) {
     let (segment, _) = aside(&adopted.admin).await;
     insert_into(&adopted.admin, segment, "m", "k", 3).await;
     let relay = adopted.fixture.relay().await.unwrap();
-    assert_eq!(why(&relay, segment).await.as_deref(), Some("no relay is registered"));
+    assert_eq!(why(&relay, segment).await.as_deref(), Some("no relay that reads the outbox is registered"));
     assert_eq!(count(&adopted.admin, segment).await, 3);
     end(replica).await;
 }

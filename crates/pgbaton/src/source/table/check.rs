@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::TableSource;
@@ -34,8 +35,8 @@ impl TableSource {
             ));
         }
         let statements = Statements::new(&self.spec, &shape)?;
-        self.plan(&connection, &statements).await?;
-        self.look_for_an_index(&connection, &statements).await?;
+        let look = self.plan(&connection, &statements).await?;
+        self.look_for_an_index(&connection, &statements, &look).await?;
         match (&statements.rehearse, first) {
             (Some(rehearse), true) => self.rehearse(connection, rehearse).await?,
             _ => slot.put(connection),
@@ -60,8 +61,8 @@ impl TableSource {
     }
 
     /// Has the server read and plan all statements, with this role's rights, and runs none: the operator's own SQL is right by
-    /// now, or the reason is told. Running a look may take long where its index is still missing.
-    async fn plan(&self, connection: &Connection, statements: &Statements) -> Result<(), Error> {
+    /// now, or the reason is told. Running a look may take long where its index is still missing. Gives the plan of the look.
+    async fn plan(&self, connection: &Connection, statements: &Statements) -> Result<Vec<Row>, Error> {
         let refused = |error: Error| {
             if passes(&error) {
                 return error;
@@ -73,21 +74,21 @@ impl TableSource {
         };
         let (nothing_to_fetch, nothing_to_mark, no_rows) =
             (self.nothing_to_fetch(), self.nothing_to_mark(), self.no_rows());
-        let (of, lanes, most) = (1_i32, Vec::<i32>::new(), 1_i64);
+        let (of, lanes, most) = (1_i32, Vec::<i32>::new(), 100_i64);
         let look: [Parameter<'_>; 3] = [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8)];
-        let all: [(&str, &String, &[Parameter<'_>]); 6] = [
-            ("look", &statements.look, &look),
-            ("fetch", &statements.fetch, &nothing_to_fetch),
-            ("mark", &statements.mark, &nothing_to_mark),
-            ("mark_changed", &statements.mark_changed, &no_rows),
-            ("still", &statements.still, &no_rows),
-            ("behind", &statements.behind, &[]),
+        let Statements { look: sql, fetch, mark, mark_changed, still, behind, .. } = statements;
+        let explained = [sql, fetch, mark, mark_changed, still, behind].map(|sql| explained(sql));
+        let [look_of, fetch, mark, mark_changed, still, behind] = &explained;
+        let all: [(Verb<'_>, &[Parameter<'_>]); 6] = [
+            (Verb { name: "look", sql: look_of }, &look),
+            (Verb { name: "fetch", sql: fetch }, &nothing_to_fetch),
+            (Verb { name: "mark", sql: mark }, &nothing_to_mark),
+            (Verb { name: "mark_changed", sql: mark_changed }, &no_rows),
+            (Verb { name: "still", sql: still }, &no_rows),
+            (Verb { name: "behind", sql: behind }, &[]),
         ];
-        for (name, sql, parameters) in all {
-            let explain = explained(sql);
-            connection.pipeline(Access::Read, [(Verb { name, sql: &explain }, parameters)]).await.map_err(refused)?;
-        }
-        Ok(())
+        let [look, ..] = connection.pipeline(Access::Read, all).await.map_err(refused)?;
+        Ok(look)
     }
 
     /// Tries on one pending row, without writing, whether the mark ends the condition. What cannot be tried, or not in time, is
@@ -137,8 +138,13 @@ impl TableSource {
         of.into_iter().chain(self.no_rows()).collect()
     }
 
-    async fn look_for_an_index(&self, connection: &Connection, statements: &Statements) -> Result<(), Error> {
-        if is_indexed(connection, statements).await? {
+    async fn look_for_an_index(
+        &self,
+        connection: &Connection,
+        statements: &Statements,
+        look: &[Row],
+    ) -> Result<(), Error> {
+        if walks_what_is_pending(connection, look).await? {
             self.told.store(false, Ordering::Relaxed);
         } else if !self.told.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -159,8 +165,13 @@ pub(super) async fn is_indexed(connection: &Connection, statements: &Statements)
     let (of, lanes, most) = (1_i32, Vec::<i32>::new(), 100_i64);
     let parameters: [Parameter<'_>; 3] = [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8)];
     let explain = explained(&statements.look);
-    let [rows] = connection.pipeline(Access::Read, [(Verb { name: "explain", sql: &explain }, &parameters)]).await?;
-    let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "the server gave no plan"))?;
+    let [look] = connection.pipeline(Access::Read, [(Verb { name: "explain", sql: &explain }, &parameters)]).await?;
+    walks_what_is_pending(connection, &look).await
+}
+
+/// The same of a look's plan.
+async fn walks_what_is_pending(connection: &Connection, look: &[Row]) -> Result<bool, Error> {
+    let row = look.first().ok_or_else(|| Error::new(Kind::Internal, "the server gave no plan"))?;
     let plan: serde_json::Value = serde_json::from_str(row.try_get::<_, Raw<'_>>(0)?.text()?)
         .map_err(|error| Error::new(Kind::Internal, "a plan cannot be read").because(error))?;
     let Some(walked) = walked(&plan) else { return Ok(false) };

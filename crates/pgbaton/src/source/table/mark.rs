@@ -35,8 +35,6 @@ const TRIES: usize = 3;
 /// A lane is opened again, with a new fence at its sink, if its last batch cannot be marked within these tries.
 const SETTLING_TRIES: usize = 10;
 const SETTLING_PAUSE: Duration = Duration::from_millis(500);
-/// How often it is told that rows were changed, at most.
-const SELDOM: Duration = Duration::from_secs(60);
 
 /// One batch of a lane that is to be marked.
 struct Piece {
@@ -195,15 +193,7 @@ impl TableSource {
     fn tell_of_changed(&self, rows: &[RowId]) {
         let Some(first) = rows.first() else { return };
         self.metrics.changed(u64::try_from(rows.len()).unwrap_or(u64::MAX));
-        let now = clock::now();
-        let tell = self.state(|state| {
-            let tell = state.told_of_changed.is_none_or(|told| now.since(told) >= SELDOM);
-            if tell {
-                state.told_of_changed = Some(now);
-            }
-            tell
-        });
-        if tell {
+        if self.state(|state| state.changed.is_due("", clock::now())) {
             tracing::warn!(
                 relay = %self.relay, row = first.0.join(", "), rows = rows.len(),
                 "rows of {} were changed after they had been read to be delivered: what was delivered is their former content; insert \
@@ -307,7 +297,7 @@ impl TableSource {
         let all: Vec<RowId> = marked.iter().chain(&left).cloned().collect();
         let left = columns_of(&left, columns);
         let verb = Verb { name: "mark_changed", sql: &statements.mark_changed };
-        let [met] = connection.then_all([(verb, &texts(&left))]).await?;
+        let met = connection.then(verb, &texts(&left)).await?;
         let changed = met.iter().map(|row| RowId::read(row, 0, columns)).collect::<Result<Vec<_>, _>>()?;
         marked.extend(changed.iter().cloned());
         let swallowed = self.pending_of(connection, &all).await?;
@@ -323,7 +313,7 @@ impl TableSource {
         let (statements, columns) = (self.statements()?, self.spec.id.len());
         let ids = columns_of(rows, columns);
         let verb = Verb { name: "still", sql: &statements.still };
-        let [pending] = connection.then_all([(verb, &texts(&ids))]).await?;
+        let pending = connection.then(verb, &texts(&ids)).await?;
         pending.iter().map(|row| RowId::read(row, 0, columns)).collect()
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio_postgres::Row;
 
-use super::TableSource;
 use super::look::Pace;
+use super::{TableSource, TableSpec};
 use crate::clock;
 use crate::connection::Access;
 use crate::error::{Error, Kind};
@@ -56,12 +56,7 @@ impl TableSource {
         self.counted(|counted| counted.pace.took(now.since(began), now));
         let [rows] = rows?;
         slot.put(connection);
-        let (messages, oldest) = pending(rows.first())?;
-        let oldest = match (&self.spec.created_at, oldest) {
-            (Some(_), None) if messages == 0 => Some(Duration::ZERO),
-            (_, oldest) => oldest,
-        };
-        let behind = Behind { messages, oldest };
+        let behind = pending(rows.first(), &self.spec)?;
         self.counted(|counted| counted.last = Some((behind, now)));
         Ok(behind)
     }
@@ -72,12 +67,14 @@ impl TableSource {
 }
 
 /// Reads the answer of the statement `behind`.
-pub(super) fn pending(row: Option<&Row>) -> Result<(u64, Option<Duration>), Error> {
+pub(super) fn pending(row: Option<&Row>, spec: &TableSpec) -> Result<Behind, Error> {
     let row = row.ok_or_else(|| Error::new(Kind::Internal, "the server did not say what is pending"))?;
     let (rows, oldest): (i64, Option<f64>) = (row.try_get("rows")?, row.try_get("oldest")?);
     // A time that is yet to come is not old.
     let oldest = oldest.map(|oldest| Duration::try_from_secs_f64(oldest).unwrap_or_default());
-    Ok((u64::try_from(rows).unwrap_or_default(), oldest))
+    let messages = u64::try_from(rows).unwrap_or_default();
+    let none = spec.created_at.is_some() && messages == 0;
+    Ok(Behind { messages, oldest: if none { Some(Duration::ZERO) } else { oldest } })
 }
 
 #[cfg(test)]

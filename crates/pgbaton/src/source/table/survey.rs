@@ -1,8 +1,6 @@
 //! What `pgbaton adopt` looks at beyond the catalogue: how many rows are pending, whether an index serves a look, and whether
 //! rows can become messages. Reads only, with the statements that a relay would use.
 
-use std::time::Duration;
-
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -17,25 +15,16 @@ use super::taken::RowId;
 use super::trouble::of_a_value;
 use crate::connection::{Access, Connection, Parameter, incarnation};
 use crate::error::{Error, Kind};
+use crate::source::Behind;
 use crate::source::brought::INLINE_BYTES;
 use crate::sql::{self, Verb};
 
-/// What is pending.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pending {
-    /// Rows, up to 10,000.
-    pub(crate) rows: u64,
-    /// The age of the oldest one, where a column says so.
-    pub(crate) oldest: Option<Duration>,
-}
-
 /// Counts what is pending.
-pub(crate) async fn pending(connection: &Connection, spec: &TableSpec, shape: &Shape) -> Result<Pending, Error> {
+pub(crate) async fn pending(connection: &Connection, spec: &TableSpec, shape: &Shape) -> Result<Behind, Error> {
     let statements = Statements::new(spec, shape)?;
     let verb = Verb { name: "behind", sql: &statements.behind };
     let [rows] = connection.pipeline(Access::Read, [(verb, &[])]).await?;
-    let (rows, oldest) = read_pending(rows.first())?;
-    Ok(Pending { rows, oldest })
+    read_pending(rows.first(), spec)
 }
 
 /// Whether there is an index that a look walks.
