@@ -1,5 +1,5 @@
-//! `docs/adopt.md`, followed to the letter: its SQL and its commands, in their order, on a table that the classic relay has
-//! worked on; and back again.
+//! `docs/adopt.md`, followed to the letter: its SQL and its commands, in their order and as the roles that it names, on a table
+//! that the classic relay has worked on; and back again.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,8 +35,12 @@ fn blocks() -> Vec<Block> {
 
 struct Follower {
     fixture: Fixture,
+    /// As the owner of the table.
     admin: Client,
+    owner_dsn: String,
     path: std::ffi::OsString,
+    /// Lines of the page that hold for those after them.
+    exported: String,
     replicas: Vec<Process>,
 }
 
@@ -49,7 +53,8 @@ impl Follower {
         let found = std::env::var_os("PATH").unwrap_or_default();
         let folders = [pgbaton, cluster.binaries().folder().to_owned()];
         let path = std::env::join_paths(folders.into_iter().chain(std::env::split_paths(&found))).unwrap();
-        Follower { fixture, admin, path, replicas: Vec::new() }
+        let owner_dsn = cluster.dsn(&fixture.database, "app_owner");
+        Follower { fixture, admin, owner_dsn, path, exported: String::new(), replicas: Vec::new() }
     }
 
     /// One line of a shell, as the page has it.
@@ -70,6 +75,11 @@ impl Follower {
 
     /// The same, and what the page says to wait for. Gives how many rows were delivered by it.
     async fn follows(&mut self, line: &str) -> i64 {
+        if line.starts_with("export ") {
+            self.exported.push_str(line);
+            self.exported.push('\n');
+            return 0;
+        }
         if line.starts_with("systemctl ") {
             // There is no service manager here: what it does to the process.
             for mut replica in std::mem::take(&mut self.replicas) {
@@ -88,12 +98,14 @@ impl Follower {
 
     fn shell(&self, line: &str) -> Command {
         let mut command = Command::new("bash");
-        command.args(["-euo", "pipefail", "-c", line]).current_dir(self.fixture.folder());
+        let script = format!("{}{line}", self.exported);
+        command.args(["-euo", "pipefail", "-c", &script]).current_dir(self.fixture.folder());
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PG")) {
             command.env_remove(name);
         }
         command.env("HOME", self.fixture.folder()).env("PATH", &self.path);
-        command.env("OWNER_DSN", self.fixture.admin_dsn()).env("PGBATON__DATABASE__DSN", self.fixture.relay_dsn());
+        command.env("OWNER_DSN", &self.owner_dsn).env("MIGRATE_DSN", self.fixture.migrate_dsn());
+        command.env("DSN", self.fixture.admin_dsn()).env("RELAY_DSN", self.fixture.relay_dsn());
         command
     }
 
@@ -105,7 +117,7 @@ impl Follower {
 
 async fn every_step_of_the_guide_works(major: u32) {
     let mut follower = Follower::new(major).await;
-    follower.admin.batch_execute("create schema app; create role old_relay login").await.unwrap();
+    follower.admin.batch_execute(BEFORE).await.unwrap();
     let mut delivered = 0;
     for Block { language, text } in blocks() {
         match language.as_str() {
@@ -148,6 +160,11 @@ async fn every_step_of_the_guide_works(major: u32) {
     follower.admin.batch_execute("set role old_relay").await.unwrap();
     assert_eq!(follower.pending().await, 1);
 }
+
+/// The table's owner is nobody else: neither a superuser nor the owner of pgbaton's schema.
+const BEFORE: &str = "
+    create role app_owner login; create role old_relay login;
+    create schema app authorization app_owner; set role app_owner";
 
 /// The old relay has delivered most of it.
 const WORKED_ON: &str = "
