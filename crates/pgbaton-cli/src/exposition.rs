@@ -146,6 +146,7 @@ fn of_relay<'a>(name: &Name, counts: &Counts) -> Option<Value<'a>> {
         names::SINK_FAILURES => counts.sink_failures,
         names::ACKNOWLEDGEMENTS => counts.acknowledgements,
         names::CHANGED => counts.changed,
+        names::GONE => counts.gone,
         names::LANES_OWNED => counts.lanes,
         names::LANES_HELD => counts.held,
         names::LANES_REFUSED => counts.refused,

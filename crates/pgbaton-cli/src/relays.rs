@@ -25,7 +25,7 @@ fn table(relays: &[RelayStatus]) -> String {
             _ => "",
         };
         let RelayStatus { name, lanes_now, owned, replicas, .. } = relay;
-        let passed = relay.passed.unwrap_or_default();
+        let passed = if relay.table.is_some() { "-".to_owned() } else { relay.passed.unwrap_or_default().to_string() };
         let reads = relay.table.as_deref().unwrap_or("the outbox");
         let _ = writeln!(text, "{name:<24} {lanes_now:>6} {owned:>6} {replicas:>9} {passed:>12}  {reads}{note}");
     }
@@ -34,7 +34,10 @@ fn table(relays: &[RelayStatus]) -> String {
 
 /// Drops a relay.
 pub(crate) async fn drop(relay: &str, act: &ActArgs) -> Result<(), Failure> {
-    act.is_meant(&format!("relay {relay} would never deliver what it has not delivered yet"))?;
+    act.is_meant(&format!(
+        "relay {relay} would be forgotten: what it has not delivered of the outbox it never would, and rows of an adopted table \
+         stay pending"
+    ))?;
     relays::drop(&act.database.database()?, relay).await?;
     act.done(&serde_json::json!({ "relay": relay, "dropped": true }), &format!("relay {relay} is dropped"))
 }

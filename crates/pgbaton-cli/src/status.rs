@@ -44,10 +44,16 @@ fn summary(status: &Status) -> String {
     let _ = writeln!(text, "\n{:<24} {:>6} {:>6} {:>12} {:>12}", "RELAY", "LANES", "OWNED", "PASSED", "OUTBOX");
     for (relay, lanes) in relays {
         let owned = lanes.iter().filter(|lane| lane.replica.is_some()).count();
-        let passed = lanes.iter().filter_map(|lane| lane.passed).min().unwrap_or_default();
-        let _ = writeln!(text, "{relay:<24} {:>6} {owned:>6} {passed:>12} {:>12}", lanes.len(), status.last_number);
+        let passed = lanes.iter().filter_map(|lane| lane.passed).min();
+        let (passed, outbox) = (number(passed), number(passed.map(|_| status.last_number)));
+        let _ = writeln!(text, "{relay:<24} {:>6} {owned:>6} {passed:>12} {outbox:>12}", lanes.len());
     }
     text
+}
+
+/// Adopted tables have no numbers.
+fn number(number: Option<i64>) -> String {
+    number.map_or_else(|| "-".to_owned(), |number| number.to_string())
 }
 
 fn table(lanes: &[LaneStatus]) -> String {
@@ -65,7 +71,7 @@ fn table(lanes: &[LaneStatus]) -> String {
             lane.lane,
             lane.epoch,
             lane.batch.unwrap_or_default(),
-            lane.passed.unwrap_or_default(),
+            number(lane.passed),
             lane.position_age_seconds.unwrap_or_default(),
             lane.replica_name.as_deref().unwrap_or("-"),
         );

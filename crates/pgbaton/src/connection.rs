@@ -146,6 +146,10 @@ pub(crate) enum Access {
     Look,
     /// The same, and what it writes is on disk when it has committed.
     Write,
+    /// `Read`, for statements with SQL of the operator's in them: names in it mean what they mean to this role.
+    ReadTheirs,
+    /// `Write`, where triggers of others fire, or with SQL of the operator's: the same of names.
+    WriteTheirs,
 }
 
 /// An open connection. Dropping it closes it.
@@ -178,6 +182,11 @@ impl Connection {
     /// Whether the other side has closed it.
     pub(crate) fn is_closed(&self) -> bool {
         self.client.is_closed()
+    }
+
+    /// Takes back a transaction of which a statement failed. After this the connection can be used again.
+    pub(crate) async fn roll_back(&self) -> Result<(), Error> {
+        within(self.patience, async { Ok(self.client.batch_execute("rollback").await?) }).await
     }
 
     /// Runs statements that do not depend on each other's answers, in one transaction and one round trip.
@@ -218,8 +227,18 @@ impl Connection {
     ///
     /// The later statement sees what committed before the locks were granted, because it is a new statement.
     pub(crate) async fn lock(&self, verb: Verb<'_>, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
+        self.lock_for(Access::Write, verb, parameters).await
+    }
+
+    /// The same, for this access.
+    pub(crate) async fn lock_for(
+        &self,
+        access: Access,
+        verb: Verb<'_>,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, Error> {
         within(self.patience, async {
-            let (begun, rows) = tokio::join!(biased; self.begin(Access::Write), self.rows(verb, parameters));
+            let (begun, rows) = tokio::join!(biased; self.begin(access), self.rows(verb, parameters));
             begun?;
             rows
         })
@@ -260,6 +279,7 @@ impl Connection {
     /// Reads messages: all statements of one snapshot, the last one's rows handed over as they arrive.
     pub(crate) async fn stream<T>(
         &self,
+        access: Access,
         small: (Verb<'_>, &[Parameter<'_>]),
         end: Option<(Verb<'_>, &[Parameter<'_>])>,
         rows: (Verb<'_>, &[Parameter<'_>]),
@@ -281,7 +301,7 @@ impl Connection {
             };
             let (begun, small, end, streamed, ended) = tokio::join!(
                 biased;
-                self.begin(Access::Read),
+                self.begin(access),
                 self.rows(small.0, small.1),
                 end,
                 streamed,
@@ -317,10 +337,18 @@ impl Connection {
         let limits = format!(
             "set local lock_timeout = {patience}; set local idle_in_transaction_session_timeout = {idle}; {SETTINGS}"
         );
+        // No function or operator that others have made is taken for one of the server's.
+        let path = match access {
+            Access::Read | Access::Look | Access::Write => "set local search_path = pg_catalog, pg_temp; ",
+            Access::ReadTheirs | Access::WriteTheirs => "",
+        };
+        let limits = format!("{path}{limits}");
         let (begin, settings) = match access {
-            Access::Read => ("begin isolation level repeatable read read only;", format!("{limits}; {READ_SETTINGS}")),
+            Access::Read | Access::ReadTheirs => {
+                ("begin isolation level repeatable read read only;", format!("{limits}; {READ_SETTINGS}"))
+            }
             Access::Look => ("begin isolation level read committed read only;", limits),
-            Access::Write => (
+            Access::Write | Access::WriteTheirs => (
                 // Said aloud, it would override `default_transaction_read_only`.
                 if self.obeys {
                     "begin isolation level read committed;"

@@ -45,6 +45,7 @@ pub struct LaneStatus {
     /// The number of its last batch that was handed to the sink.
     pub batch: Option<i64>,
     /// Every message up to this id has been dealt with, but for those of transactions that were still open by then.
+    /// `None` for a lane of an adopted table.
     pub passed: Option<i64>,
     /// Seconds since its position was written.
     pub position_age_seconds: Option<f64>,

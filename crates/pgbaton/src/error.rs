@@ -18,6 +18,8 @@ pub struct Error {
     hint: Option<&'static str>,
     /// The server's five characters, where it was the server that complained.
     sql_state: Option<String>,
+    /// The server's words where they may quote what it was given: for those who know that it was given nothing of a message.
+    quoting: Option<String>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -46,7 +48,7 @@ pub(crate) enum Kind {
 
 impl Error {
     pub(crate) fn new(kind: Kind, text: impl Into<String>) -> Self {
-        Self { kind, text: text.into(), hint: None, sql_state: None, source: None }
+        Self { kind, text: text.into(), hint: None, sql_state: None, quoting: None, source: None }
     }
 
     pub(crate) fn refused(text: impl Into<String>, hint: &'static str) -> Self {
@@ -86,10 +88,20 @@ impl Error {
         Self { text, source: None, ..self }
     }
 
+    /// The same error as what a person has to decide about.
+    pub(crate) fn for_a_person(self, text: String, hint: &'static str) -> Self {
+        Self { kind: Kind::Refused, hint: Some(hint), ..self.instead(text) }
+    }
+
+    /// What the server said of a statement's text.
+    pub(crate) fn quoting(&self) -> Option<&str> {
+        self.quoting.as_deref()
+    }
+
     /// The same error once more, its causes in words.
     pub(crate) fn again(&self) -> Self {
         let (kind, sql_state) = (self.kind.clone(), self.sql_state.clone());
-        Self { kind, text: self.in_words(), hint: self.hint, sql_state, source: None }
+        Self { kind, text: self.in_words(), hint: self.hint, sql_state, quoting: None, source: None }
     }
 
     pub(crate) fn kind(&self) -> &Kind {
@@ -172,6 +184,7 @@ impl From<tokio_postgres::Error> for Error {
         };
         let mut error = Self::from_server(code, format!("{said} ({})", code.code()));
         error.sql_state = Some(code.code().to_owned());
+        error.quoting = (*code == SqlState::SYNTAX_ERROR).then(|| db.message().to_owned());
         error
     }
 }

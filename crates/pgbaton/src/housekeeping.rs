@@ -44,9 +44,9 @@ pub(crate) async fn run(
         measuring.told(measure(&relays).await, "measuring how far behind relays are");
         emptying.told(empty_segments(&mut slot, &mut segments, &metrics).await, "emptying segments");
         pruning.told(prune_positions(&mut slot).await, "pruning positions");
-        if look.is_multiple_of(LOOKS_A_CHECK) {
-            check(&relays).await?;
-        }
+        let all = look.is_multiple_of(LOOKS_A_CHECK);
+        // A person may have mended what is refused just now.
+        check(relays.iter().filter(|relay| all || relay.is_unreadable())).await?;
     }
     Ok(())
 }
@@ -107,7 +107,7 @@ fn counted(segments: &[Segment]) -> metrics::Segments {
     }
 }
 
-async fn check(relays: &[Arc<Relay>]) -> Result<(), Error> {
+async fn check(relays: impl Iterator<Item = &Arc<Relay>>) -> Result<(), Error> {
     for relay in relays {
         match relay.source.check().await {
             Err(error) if !error.is_transient() => return Err(error),

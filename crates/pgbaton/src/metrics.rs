@@ -95,6 +95,7 @@ pub struct Metrics {
     sink_failures: AtomicU64,
     acknowledgements: AtomicU64,
     changed: AtomicU64,
+    gone: AtomicU64,
     lanes: AtomicU64,
     held: AtomicU64,
     refused: AtomicU64,
@@ -121,6 +122,7 @@ impl Default for Metrics {
             sink_failures: AtomicU64::new(0),
             acknowledgements: AtomicU64::new(0),
             changed: AtomicU64::new(0),
+            gone: AtomicU64::new(0),
             lanes: AtomicU64::new(0),
             held: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -161,6 +163,8 @@ pub struct Counts {
     pub acknowledgements: u64,
     /// [`names::CHANGED`]
     pub changed: u64,
+    /// [`names::GONE`]
+    pub gone: u64,
     /// [`names::LANES_OWNED`]
     pub lanes: u64,
     /// [`names::LANES_HELD`]
@@ -200,6 +204,10 @@ impl Metrics {
 
     pub(crate) fn acknowledged(&self) {
         self.acknowledgements.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn gone(&self, rows: u64) {
+        self.gone.fetch_add(rows, Ordering::Relaxed);
     }
 
     pub(crate) fn changed(&self, rows: u64) {
@@ -303,6 +311,7 @@ impl Metrics {
             sink_failures: read(&self.sink_failures),
             acknowledgements: read(&self.acknowledgements),
             changed: read(&self.changed),
+            gone: read(&self.gone),
             lanes: read(&self.lanes),
             held: read(&self.held),
             refused: read(&self.refused),

@@ -205,6 +205,8 @@ pub(crate) struct Relay {
     pub(crate) look_again: Arc<Notify>,
     /// Lanes that a person has to look at.
     refused: Mutex<BTreeSet<i32>>,
+    /// A person has to look at what is read.
+    unreadable: AtomicBool,
     /// Turns at opening a lane at the sink.
     openings: Semaphore,
 }
@@ -239,10 +241,16 @@ impl Relay {
 
     /// Whether a person has to look at all lanes that are read.
     fn reading_refused(&self, refused: bool) {
+        self.unreadable.store(refused, Ordering::Relaxed);
         self.flows
             .with(|lanes| lanes.keys().copied().collect::<Vec<_>>())
             .into_iter()
             .for_each(|lane| self.refuse(lane, refused));
+    }
+
+    /// Whether reading is refused, so that nothing is delivered.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        self.unreadable.load(Ordering::Relaxed)
     }
 
     /// These are the lanes that this replica holds.

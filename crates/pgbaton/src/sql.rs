@@ -78,6 +78,7 @@ verbs! {
     NEWEST = "newest",
     NEWEST_BATCH = "newest_batch",
     OUTBOX_FACTS = "outbox_facts",
+    OPEN_PATH = "open_path",
     POSITION_COPY = "position_copy",
     POSITION_SIZES = "position_sizes",
     POSITION_TURN = "position_turn",

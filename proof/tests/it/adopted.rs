@@ -8,6 +8,7 @@ mod contents;
 mod crowded;
 mod granted;
 mod guide;
+mod hostile;
 mod locked;
 mod ordered;
 mod refused;

@@ -41,7 +41,7 @@ pub struct Report {
 pub struct Finding {
     /// How it is.
     pub verdict: Verdict,
-    /// What: `table`, `relay`, `index`, `rows` or `sink`.
+    /// What: `table`, `role`, `relay`, `index`, `rows` or `sink`.
     pub about: &'static str,
     /// In words.
     pub text: String,
@@ -84,6 +84,7 @@ pub async fn check(database: &Database, relay: &Configured) -> Result<Report, Er
     match source.check().await {
         Ok(()) => {
             report.add(Verdict::Good, "table", "it can be adopted like that, and its statements are accepted");
+            role(database, &mut report).await?;
             registered(database, relay, &mut report).await?;
             index(&source, relay, &mut report).await?;
             rows(&source, relay, &mut report).await?;
@@ -93,6 +94,22 @@ pub async fn check(database: &Database, relay: &Configured) -> Result<Report, Er
     }
     sink(relay, &mut report).await;
     Ok(report)
+}
+
+/// Names in `pending`, in `mark` and in the table's triggers are looked up as the role has it.
+async fn role(database: &Database, report: &mut Report) -> Result<(), Error> {
+    let connection = database.connect().await?;
+    let [rows] = connection.pipeline(Access::ReadTheirs, [(sql::OPEN_PATH, &[])]).await?;
+    let schemas = rows.iter().map(|row| row.try_get("schema")).collect::<Result<Vec<&str>, _>>()?;
+    if !schemas.is_empty() {
+        let text = format!(
+            "others may make functions and operators in {}, where this role looks for the names in `pending`, `mark` and triggers: \
+             revoke that, or set the role's search_path",
+            schemas.join(", ")
+        );
+        report.add(Verdict::Advice, "role", text);
+    }
+    Ok(())
 }
 
 /// Another relay may have the table, or this one may have been registered for something else.
@@ -112,7 +129,8 @@ async fn registered(database: &Database, relay: &Configured, report: &mut Report
         } else if !same {
             "it was registered for another source: drop it (`pgbaton relays drop`) if this one is meant".to_owned()
         } else if !row.try_get::<_, bool>("same_table")? {
-            "it was registered for another table of this name: drop it (`pgbaton relays drop`)".to_owned()
+            "it was registered for another table of this name: stop its replicas and drop it (`pgbaton relays drop`)"
+                .to_owned()
         } else {
             continue;
         };
@@ -159,6 +177,11 @@ async fn rows(source: &TableSource, relay: &Configured, report: &mut Report) -> 
         report.add(Verdict::Advice, "rows", "none is pending: the mark was not tried on one");
     } else if bad == 0 {
         report.add(Verdict::Good, "rows", format!("each of the first {rows} pending rows can become a message"));
+    }
+    if relay.spec.payload.is_some() && sample.empty > 0 {
+        let text =
+            format!("{} of the first {rows} pending rows have no payload: is its column or path right?", sample.empty);
+        report.add(Verdict::Advice, "rows", text);
     }
     if relay.spec.created_at.is_none() {
         report.add(Verdict::Advice, "rows", NO_AGE);

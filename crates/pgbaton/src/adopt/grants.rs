@@ -31,7 +31,7 @@ pub async fn grants(database: &Database, relay: &Configured, role: &str) -> Resu
     };
     let mut sql = format!(
         "-- What the role of relay {} needs to deliver rows of {}. Run it after each `pgbaton migrate`, as\n\
-         -- the owner of the table and of the schema pgbaton.\n\n\
+         -- a superuser; or part 1 as the owner of the table, and part 2 as the owner of the schema pgbaton.\n\n\
          -- 1. The table. It is read as a whole: `pending` and `mark` may name any column.\n\
          grant usage on schema {schema} to {role_};\n\
          grant select on {table} to {role_};\n\
@@ -55,6 +55,10 @@ pub async fn grants(database: &Database, relay: &Configured, role: &str) -> Resu
             role_.replace(char::is_control, " ")
         );
     }
+    let _ = writeln!(
+        sql,
+        "-- Names in `pending`, `mark` and triggers are looked up by this role's search_path: let nobody else create in a schema on it."
+    );
     let _ = write!(sql, "\n-- 2. pgbaton's own schema, as `pgbaton grants` has it.\n{}", migrate::relay_grants(role));
     Ok(sql)
 }

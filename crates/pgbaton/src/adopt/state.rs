@@ -228,9 +228,11 @@ fn by_status(facts: &Facts, of: &Status<'_>, flag: Option<(&Column, bool)>, mome
         let claimed = of.claimed.iter().map(|value| of.sql(value)).collect::<Vec<_>>().join(", ");
         warnings.push(format!(
             "Rows whose {name} is {claimed} are the old relay's: it has taken them and not finished. They are not pending here. \
-             Once the old relay is stopped and nothing of it is under way, set those that are left back to {}: they were \
-             published, perhaps, so this is where a migration may repeat.",
-            of.sql(&of.pending.value)
+             Once the old relay is stopped and nothing of it is under way, those that are left were published or not, and nothing \
+             in the table says which. Ask the receiver: set those that it has not got back to {}, and the others to {}. If all \
+             are set back, those that were published are delivered once more.",
+            of.sql(&of.pending.value),
+            of.sql(&of.sent.value)
         ));
     }
     if !of.others.is_empty() {

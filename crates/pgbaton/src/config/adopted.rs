@@ -13,12 +13,12 @@ impl Config {
         Self::read(text, [], Some(database))
     }
 
-    /// The relay that adopts this table: the one of this name, or the only one. `None` if there is none.
+    /// The relay that adopts this table: the one of this name, or the only one. `None` if there are no relays at all.
     ///
     /// # Errors
-    /// A name that another kind of relay has, or several relays and no name.
+    /// A name that another kind of relay has, several relays and no name, or relays of which none adopts this table.
     pub fn adopting(self, table: &TableName, relay: Option<&str>) -> Result<Option<Configured>, Error> {
-        let mut found = Vec::new();
+        let (mut found, any) = (Vec::new(), !self.relays.is_empty());
         for fields in self.relays {
             let (Some(name), Some(sink)) = (fields.name, fields.sink) else { continue };
             let asked = relay == Some(name.as_str());
@@ -39,6 +39,11 @@ impl Config {
         if found.len() > 1 {
             return Err(Error::new(Kind::Config, format!("several relays of the configuration adopt {table}"))
                 .hint("Name one with --relay; only one of them can run"));
+        }
+        if any && found.is_empty() {
+            return Err(Error::new(Kind::Config, format!("no relay of the configuration adopts {table}")).hint(
+                "Is its `table` written as here? Without the configuration (`--dsn`) a proposed relay is looked at",
+            ));
         }
         Ok(found.pop())
     }

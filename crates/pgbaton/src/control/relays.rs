@@ -27,6 +27,7 @@ pub struct RelayStatus {
     /// Replicas that run it. None: its messages wait until somebody does, or it is dropped.
     pub replicas: i64,
     /// Every lane has dealt with every message up to this id, but for those of transactions that were still open by then.
+    /// `None` if it reads an adopted table.
     pub passed: Option<i64>,
     /// Seconds since it was registered.
     pub age_seconds: f64,

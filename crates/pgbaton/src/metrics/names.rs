@@ -81,6 +81,13 @@ pub const CHANGED: Name = of_relay(
     None,
     "Rows of an adopted table that were changed after they had been read to be delivered: their former content was sent, and they are marked",
 );
+/// Rows that somebody else dealt with while they were delivered.
+pub const GONE: Name = of_relay(
+    "pgbaton_rows_gone",
+    Kind::Counter,
+    None,
+    "Rows of an adopted table that were delivered and were no longer pending when they were to be marked, although nobody of pgbaton marked them",
+);
 /// Lanes that this replica holds.
 pub const LANES_OWNED: Name = of_relay("pgbaton_lanes_owned", Kind::Gauge, None, "Lanes that this replica holds now");
 /// Lanes held by a message.
@@ -164,7 +171,7 @@ pub const RELOAD_REFUSED: Name = gauge(
 );
 
 /// All of them, in the order in which they are told.
-pub const ALL: [Name; 21] = [
+pub const ALL: [Name; 22] = [
     DELIVERED,
     REPEATED,
     RETRIED,
@@ -172,6 +179,7 @@ pub const ALL: [Name; 21] = [
     SINK_FAILURES,
     ACKNOWLEDGEMENTS,
     CHANGED,
+    GONE,
     LANES_OWNED,
     LANES_HELD,
     LANES_REFUSED,

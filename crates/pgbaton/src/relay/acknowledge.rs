@@ -160,23 +160,25 @@ impl Writer {
         self.pending.values().filter_map(|pending| pending.again.as_ref()).map(|again| again.at).min()
     }
 
-    /// Writes all that is pending, and tries once more what could not be written before, each by itself. False if nothing can be
-    /// written now.
+    /// Writes all that is pending, and tries once more a lane that could not be written before, by itself: each may wait for a
+    /// lock, so that the others have their turn between them. False if nothing can be written now.
     async fn write(&mut self) -> bool {
         // Lanes of an incarnation that has just ended may still be among the others.
         let mut by_incarnation: Vec<(Incarnation, Vec<Dealt>)> = Vec::new();
-        let mut alone = Vec::new();
+        let (mut alone, now): (Option<(Instant, Vec<Dealt>)>, _) = (None, Instant::now());
         for Pending { dealt, again, .. } in self.pending.values() {
             let here = &dealt.next.incarnation;
             match (again, by_incarnation.iter_mut().find(|(known, _)| known == here)) {
-                (Some(again), _) if again.at <= Instant::now() => alone.push(vec![dealt.clone()]),
+                (Some(again), _) if again.at <= now && alone.as_ref().is_none_or(|(at, _)| again.at < *at) => {
+                    alone = Some((again.at, vec![dealt.clone()]));
+                }
                 (Some(_), _) => {}
                 (None, Some((_, done))) => done.push(dealt.clone()),
                 (None, None) => by_incarnation.push((here.clone(), vec![dealt.clone()])),
             }
         }
         let mut written = true;
-        for done in by_incarnation.into_iter().map(|(_, done)| done).chain(alone) {
+        for done in by_incarnation.into_iter().map(|(_, done)| done).chain(alone.map(|(_, done)| done)) {
             written &= self.write_one(&done).await;
         }
         written

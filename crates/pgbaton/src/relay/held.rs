@@ -44,21 +44,21 @@ impl Held {
         if !self.told.is_due(refusal.fault.code(), now) {
             return;
         }
-        let Refusal { fault, rejected, message, topic, left } = *refusal;
+        let Refusal { fault, rejected, message: message_id, topic, left } = *refusal;
         let held = now.since(self.since);
         if rejected {
             tracing::error!(
-                %grant, %fault, batch, message, topic, left, ?pause, ?held,
+                %grant, %fault, batch, message_id, topic, left, ?pause, ?held,
                 "the sink rejects a message; its lane is held until the sink takes it"
             );
         } else if held >= PATIENCE {
             tracing::error!(
-                %grant, %fault, batch, message, topic, left, ?pause, ?held,
+                %grant, %fault, batch, message_id, topic, left, ?pause, ?held,
                 "the sink has asked to try again for minutes; its lane is held until the sink takes it"
             );
         } else {
             tracing::warn!(
-                %grant, %fault, batch, message, topic, left, ?pause, ?held,
+                %grant, %fault, batch, message_id, topic, left, ?pause, ?held,
                 "the sink asks to try again; its lane is held until the sink takes it"
             );
         }

@@ -213,7 +213,8 @@ impl OpenLane for OpenInbox {
         deadline.check().map_err(|_| AppendError::LeaseOver)?;
         faults::point("sink.checked");
         // The deadline moves and the caller watches it. A late append does no harm: the fence is compared when it commits.
-        let answer = self.connection.pipeline_within(APPEND_PATIENCE, Access::Write, [(append, &parameters)]).await;
+        let answer =
+            self.connection.pipeline_within(APPEND_PATIENCE, Access::WriteTheirs, [(append, &parameters)]).await;
         if columns.bytes > REPLACED_ABOVE_BYTES
             && let Ok(fresh) = self.database.connect().await
         {

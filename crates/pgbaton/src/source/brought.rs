@@ -22,15 +22,17 @@ pub(super) struct Brought {
     pub(super) bytes: usize,
     /// The id of the last row.
     pub(super) last: Option<i64>,
+    /// What is larger came without its content, and is fetched alone.
+    inline: i32,
     /// The id of the last row examined, if it was asked for and so many were there.
     pub(super) end: Option<i64>,
 }
 
 impl Brought {
     /// Nothing so far, for these lanes.
-    pub(super) fn new(lanes: &[i32]) -> Self {
+    pub(super) fn new(lanes: &[i32], inline: i32) -> Self {
         let found = lanes.iter().map(|lane| (*lane, Found::default())).collect();
-        Self { found, taken: 0, bytes: 0, last: None, end: None }
+        Self { found, taken: 0, bytes: 0, last: None, inline, end: None }
     }
 
     /// Puts a row where it belongs, or notes that it is to be fetched later: when it is large, or when this step has
@@ -48,7 +50,7 @@ impl Brought {
             Error::new(Kind::Internal, format!("message {id} is of lane {lane}, which was not asked for"))
         })?;
         self.last = Some(id);
-        if size > INLINE_BYTES || self.bytes > budget.bytes {
+        if size > self.inline || self.bytes > budget.bytes {
             found.0.push(FoundPart::ToFetch { id, bytes });
             return Ok(());
         }

@@ -41,6 +41,7 @@ use look::Pace;
 use pending::Counted;
 use statements::Statements;
 use taken::{RowId, Taken};
+use trouble::in_plain_words;
 
 /// What one relay of one replica reads of an adopted table.
 pub struct TableSource {
@@ -74,6 +75,8 @@ pub struct TableSource {
 #[derive(Default)]
 struct State {
     incarnation: Option<Incarnation>,
+    /// The table that the relay was registered for.
+    table: Option<u32>,
     taken: Taken,
     pace: Pace,
     /// How many rows the next fetch asks for: follows their size.
@@ -82,6 +85,10 @@ struct State {
     served: i32,
     /// Rows were changed after they had been read.
     changed: Reminder,
+    /// Rows were no longer pending when they were to be marked.
+    gone: Reminder,
+    /// Why the last look failed.
+    failed: Option<Error>,
 }
 
 impl TableSource {
@@ -148,14 +155,26 @@ impl TableSource {
         flush::same(here, found, &self.relay)
     }
 
+    /// A table that was made anew has other rows, by ids that were given out before: receivers would take them for the old ones.
+    fn same_table(&self, found: u32) -> Result<(), Error> {
+        if self.state(|state| state.table).is_none_or(|table| table == found) {
+            return Ok(());
+        }
+        let (relay, table) = (&self.relay, &self.spec.table);
+        Err(Error::refused(
+            format!("relay {relay}: {table} is another table than the one it was registered for, by the same name"),
+            "It was made anew. Stop the relay's replicas, drop it (`pgbaton relays drop`) and start them again: what is pending \
+             is in the table itself",
+        ))
+    }
+
     /// What the database knows of a lane, in the incarnation it was granted in.
     async fn newest(&self, grant: &Grant, here: &Incarnation) -> Result<Newest, Error> {
         let mut slot = self.writer.lock().await;
         let connection = slot.take().await?;
-        let (relay, table) = (grant.lane.relay.as_str(), self.spec.table.to_string());
+        let relay = grant.lane.relay.as_str();
         let lock: [Parameter<'_>; 2] = [(&vec![relay], Type::TEXT_ARRAY), (&vec![grant.lane.number], Type::INT4_ARRAY)];
-        let parameters: [Parameter<'_>; 3] =
-            [(&relay, Type::TEXT), (&grant.lane.number, Type::INT4), (&table, Type::TEXT)];
+        let parameters: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&grant.lane.number, Type::INT4)];
         let statements = [(sql::CLAIM_LOCK, &lock[..]), (sql::INCARNATION, &[]), (sql::NEWEST_BATCH, &parameters)];
         let [locked, found, rows] = connection.pipeline(Access::Look, statements).await?;
         slot.put(connection);
@@ -170,15 +189,10 @@ impl TableSource {
                 "It was deleted by hand. `pgbaton rebase` registers the relay's lanes again",
             ));
         };
-        if !row.try_get::<_, bool>("same_table")? {
-            return Err(Error::refused(
-                format!("relay {relay}: {table} is another table than the one it was registered for, by the same name"),
-                "It was made anew. Drop the relay (`pgbaton relays drop`): what is pending is in the table itself",
-            ));
-        }
         let former: Vec<&str> = row.try_get("former")?;
         Ok(Newest {
             batch: row.try_get("batch")?,
+            table: row.try_get("table")?,
             registration: Registration(row.try_get("registration")?),
             former: former.into_iter().filter_map(|former| former.parse().ok()).collect(),
             forsaken: row.try_get("forsaken")?,
@@ -189,6 +203,7 @@ impl TableSource {
 /// What the database knows of a lane.
 struct Newest {
     batch: i64,
+    table: Option<u32>,
     registration: Registration,
     former: Vec<Incarnation>,
     forsaken: i32,
@@ -234,7 +249,9 @@ impl Source for TableSource {
         sink_holds: Option<&Opaque>,
     ) -> Result<(Stint, Opened), Error> {
         let newest = self.newest(grant, here).await?;
-        let Newest { batch, registration, former, forsaken } = &newest;
+        // Before anything is marked.
+        self.state(|state| state.table = newest.table);
+        let Newest { batch, table: _, registration, former, forsaken } = &newest;
         let ours = Ours { grant, here, batch: *batch, registration, former, forsaken: *forsaken };
         let (opened, theirs) = ours.settle(sink_holds, false)?;
         if let (Opened::Settled { batch }, Some(theirs)) = (&opened, theirs) {
@@ -256,7 +273,8 @@ impl Source for TableSource {
 
     async fn read(&self, lanes: &[Room], budget: &Budget) -> Result<Read, Error> {
         self.not_refused()?;
-        self.read_rows(lanes, budget).await
+        let read = self.read_rows(lanes, budget).await;
+        read.map_err(|error| in_plain_words(error, &self.relay, &self.spec.table))
     }
 
     async fn acknowledge(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error> {
@@ -268,7 +286,7 @@ impl Source for TableSource {
     }
 
     async fn behind(&self) -> Result<Behind, Error> {
-        self.count_pending().await
+        self.count_pending().await.map_err(|error| in_plain_words(error, &self.relay, &self.spec.table))
     }
 
     fn close(&self, grant: &Grant) {
@@ -276,8 +294,9 @@ impl Source for TableSource {
             state.taken.close(grant);
             if state.taken.is_empty() {
                 // Nothing in memory outlives the lanes: the next one may be opened in another incarnation.
-                let changed = std::mem::take(&mut state.changed);
-                *state = State { rows: std::mem::take(&mut state.rows), changed, ..State::default() };
+                let (changed, gone) = (std::mem::take(&mut state.changed), std::mem::take(&mut state.gone));
+                let (rows, table) = (std::mem::take(&mut state.rows), state.table);
+                *state = State { rows, table, changed, gone, ..State::default() };
             }
         });
     }

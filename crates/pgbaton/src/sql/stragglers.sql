@@ -11,7 +11,7 @@ select w.id, (w.hash & ($5::integer - 1))::integer as lane, w.size, w.message_id
        case when w.size <= $7::integer then w.payload end as payload,
        case when w.size <= $7::integer then w.payload_json end as payload_json
 from (
-  select m.* from unnest($4::text[]::xid8[]) as x(xid) cross join lateral (
+  select m.* from pg_catalog.unnest($4::text[]::xid8[]) as x(xid) cross join lateral (
     select o.* from pgbaton.outbox o
     where (o.xid, o.id) > (x.xid, $1::bigint) and (o.xid, o.id) <= (x.xid, $2::bigint)
     order by o.xid, o.id limit $3::bigint

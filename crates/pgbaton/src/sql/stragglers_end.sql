@@ -2,7 +2,7 @@
 -- Parameters: $1 after, $2 up to, $3 how many rows, $4 the transactions. Rows: one or none. Locks: none.
 -- Relies on: the index on (xid, id), by the same comparison.
 select m.id
-from unnest($4::text[]::xid8[]) as x(xid) cross join lateral (
+from pg_catalog.unnest($4::text[]::xid8[]) as x(xid) cross join lateral (
   select o.id from pgbaton.outbox o
   where (o.xid, o.id) > (x.xid, $1::bigint) and (o.xid, o.id) <= (x.xid, $2::bigint)
   order by o.xid, o.id limit $3::bigint

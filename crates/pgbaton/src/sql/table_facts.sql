@@ -5,7 +5,7 @@
 -- logical replication refuses for want of a replica identity. Rows are rewritten by triggers for each row before an update (1 for
 -- each row, 2 before, 16 update).
 select pg_catalog.json_build_object(
-  'version', pg_catalog.current_setting('server_version_num')::integer, 'kind', c.relkind, 'persistence', c.relpersistence,
+  'oid', c.oid::bigint, 'version', pg_catalog.current_setting('server_version_num')::integer, 'kind', c.relkind, 'persistence', c.relpersistence,
   'row_security', pg_catalog.row_security_active(c.oid),
   'parts', (select pg_catalog.count(*) from pg_catalog.pg_inherits i where i.inhparent = c.oid),
   'is_part', exists (select from pg_catalog.pg_inherits i where i.inhrelid = c.oid),

@@ -17,6 +17,7 @@ on_each_version!(
     it_is_dropped,
     both_are_rebased,
     a_table_that_was_made_anew_is_refused,
+    a_table_that_is_made_anew_under_a_replica_is_noticed,
 );
 
 impl Adopted {
@@ -145,6 +146,26 @@ async fn both_are_rebased(major: u32) {
     adopted.arrived_in_inbox("native", 4).await;
     adopted.arrived_in_inbox("orders", 15).await;
     end(replica).await;
+}
+
+/// Ids are given out again, which a receiver would take for repeats.
+async fn a_table_that_is_made_anew_under_a_replica_is_noticed(major: u32) {
+    let adopted = with_inbox(major).await;
+    adopted.insert(10).await;
+    let mut replica = adopted.run_relays("r1", &["orders"]).await;
+    adopted.all_marked().await;
+    let anew = format!(
+        r#"drop table app."Outbox"; {} grant select, update (published_at) on app."Outbox" to {RELAY};
+           insert into app."Outbox" (site_id, topic, payload) select 'site ' || n, 'orders', '1' from generate_series(1, 5) n"#,
+        super::TABLE
+    );
+    adopted.execute(&format!("begin; {anew}; commit")).await;
+    let refused = replica.wait_for_line("is another table than the one it was registered for", SOON).await.unwrap();
+    assert!(refused.contains("Stop the relay's replicas"), "{refused}");
+    assert_eq!(adopted.pending().await, 5);
+    replica.terminate().unwrap();
+    replica.wait(SOON).await.unwrap();
+    adopted.arrived_in_inbox("orders", 10).await;
 }
 
 /// By the same name: which rows were delivered nobody knows.

@@ -11,6 +11,7 @@ on_each_version!(
     what_was_changed_is_marked_and_counted,
     what_changes_while_the_mark_waits_is_counted,
     what_was_not_changed_is_not_counted,
+    what_is_gone_is_counted,
     a_change_is_told,
 );
 
@@ -64,6 +65,34 @@ async fn what_was_not_changed_is_not_counted(major: u32) {
     ];
     for change in changes {
         assert_eq!(counted(major, change).await, (0, 0), "{change}");
+    }
+}
+
+/// Another relay marks rows, or an application deletes them, while they are delivered here. Our own marks count for nothing.
+async fn what_is_gone_is_counted(major: u32) {
+    for (what, rows) in [
+        (r#"update app."Outbox" set published_at = now() where site_id = 'site 3'"#, 3),
+        (r#"delete from app."Outbox" where site_id = 'site 3'"#, 3),
+        (r#"delete from app."Outbox""#, 20),
+        (r#"update app."Outbox" set payload = '{}' where site_id = 'site 3'"#, 0),
+        (
+            "create function app.nothing() returns trigger language plpgsql as $$ begin return null; end $$;
+          create trigger t after update on app.\"Outbox\" for each row execute function app.nothing()",
+            0,
+        ),
+        ("select 1", 0),
+    ] {
+        let adopted = Adopted::new(major).await;
+        let mut steps = Steps::new(&adopted, 1).await;
+        adopted.insert(20).await;
+        steps.open(0, None).await;
+        steps.read_until(20).await;
+        adopted.execute(what).await;
+        steps.acknowledge(0).await;
+        assert_eq!(steps.metrics.counts().gone, rows, "{what}");
+        // The answer was lost, and it is said again.
+        steps.acknowledge(0).await;
+        assert_eq!(steps.metrics.counts().gone, rows, "{what}");
     }
 }
 

@@ -16,6 +16,7 @@ on_each_version!(
     a_check_finds_what_is_wrong,
     a_check_knows_whose_the_table_is,
     a_check_finds_rows_that_the_server_cannot_read,
+    a_check_is_of_what_is_configured,
     what_cannot_be_adopted_is_said,
 );
 
@@ -226,6 +227,20 @@ async fn a_check_finds_rows_that_the_server_cannot_read(major: u32) {
     let file = adopted.fixture.configuration("c", &adopted.to_files(&other)).unwrap();
     let said = adopted.checked(&["--config", file.to_str().unwrap()], 1).await;
     assert!(said.contains("its \"payload\" cannot be read as it is configured to be (2203A)"), "{said}");
+}
+
+/// And not of a proposal, where the configuration has relays, and none for this table.
+async fn a_check_is_of_what_is_configured(major: u32) {
+    let adopted = Adopted::new(major).await;
+    adopted.insert(3).await;
+    let mistyped = adopted.to_files(&SOURCE.replace("app.Outbox", "app.outbox"));
+    let file = adopted.fixture.configuration("c", &mistyped).unwrap();
+    let said = adopted.checked(&["--config", file.to_str().unwrap()], 2).await;
+    assert!(said.contains("no relay of the configuration adopts \"app\".\"Outbox\""), "{said}");
+    let elsewhere = SOURCE.replace("payload = \"payload\"", "payload = { column = \"payload\", path = \"$.nowhere\" }");
+    let file = adopted.fixture.configuration("c", &adopted.to_files(&elsewhere)).unwrap();
+    let said = adopted.checked(&["--config", file.to_str().unwrap()], 0).await;
+    assert!(said.contains("advice  rows   3 of the first 3 pending rows have no payload"), "{said}");
 }
 
 async fn what_cannot_be_adopted_is_said(major: u32) {

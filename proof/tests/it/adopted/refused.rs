@@ -7,6 +7,7 @@ use crate::hand::{SOON, until};
 
 on_each_version!(
     tables_that_cannot_be_adopted,
+    sources_that_cannot_be_meant,
     rows_that_others_keep_are_not_deleted,
     a_mark_that_does_not_end_the_condition,
     marks_that_the_table_completes,
@@ -83,6 +84,25 @@ async fn tables_that_cannot_be_adopted(major: u32) {
             "{change}: {}",
             std::fs::read_to_string(replica.stderr()).unwrap()
         );
+    }
+}
+
+/// What is configured, and what is said of it.
+const MISTAKEN: [(&str, &str, &str); 5] = [
+    ("published_at is null --", "published_at = null --", "is true for no row there could be"),
+    ("published_at is null --", "published_at is nul --", "syntax error at or near \"nul\""),
+    ("published_at is null --", "publishd_at is null --", "column \"publishd_at\" does not exist"),
+    ("mark = {", "mark = { site_id = \"'x'\",", "`mark` sets column \"site_id\""),
+    ("mark = {", "mark = { id = \"gen_random_uuid()\",", "`mark` sets column \"id\""),
+];
+
+async fn sources_that_cannot_be_meant(major: u32) {
+    let adopted = Adopted::new(major).await;
+    for (right, wrong, said) in MISTAKEN {
+        let mut replica = adopted.run_source("r1", &SOURCE.replace(right, wrong));
+        assert!(!replica.wait(SOON).await.unwrap().success(), "{wrong}");
+        let log = std::fs::read_to_string(replica.stderr()).unwrap();
+        assert!(log.contains(said) && !log.contains("pgbaton migrate"), "{wrong}: {log}");
     }
 }
 

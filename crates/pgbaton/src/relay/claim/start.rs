@@ -1,5 +1,6 @@
 //! What an identity starts for each of its relays.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Notify, OnceCell, Semaphore, mpsc};
@@ -48,6 +49,7 @@ pub(super) fn relay(
         metrics,
         observer: replica.observer.clone(),
         look_again: Arc::clone(look_again),
+        unreadable: AtomicBool::new(false),
         refused: Mutex::default(),
         openings: Semaphore::new(OPENINGS),
     });

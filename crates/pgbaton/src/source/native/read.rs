@@ -10,7 +10,7 @@ use tokio_postgres::types::Type;
 use super::rows::with_message;
 use super::{NativeSource, bookmark};
 use crate::clock;
-use crate::connection::{Connection, Parameter};
+use crate::connection::{Access, Connection, Parameter};
 use crate::error::Error;
 use crate::message::Messages;
 use crate::plan::{self, LaneView, ReadStep};
@@ -246,9 +246,9 @@ impl NativeSource {
         end: Option<Statement<'_>>,
         rows: Statement<'_>,
     ) -> Result<Brought, Error> {
-        let mut brought = Brought::new(step.lanes);
+        let mut brought = Brought::new(step.lanes, INLINE_BYTES);
         let (small, end) = connection
-            .stream((sql::INCARNATION, &[]), end, rows, |row| {
+            .stream(Access::Read, (sql::INCARNATION, &[]), end, rows, |row| {
                 brought.take(row, step.budget, &self.memory, with_message)
             })
             .await?;
@@ -322,7 +322,7 @@ impl NativeSource {
         let mut messages = Messages::default();
         let parameters: [Parameter<'_>; 2] = [(&id, Type::INT8), (&step.of, Type::INT4)];
         let (small, _) = connection
-            .stream((sql::INCARNATION, &[]), None, (sql::MESSAGE, &parameters), |row| {
+            .stream(Access::Read, (sql::INCARNATION, &[]), None, (sql::MESSAGE, &parameters), |row| {
                 with_message(row, &mut |message| messages.push(message))
             })
             .await?;

@@ -10,6 +10,8 @@ use crate::error::{Error, Kind};
 /// As `table_facts.sql` gives it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Shape {
+    /// Another one as soon as it is made anew, by whatever name.
+    pub(super) oid: u32,
     /// The server's, as `server_version_num` has it.
     version: u32,
     pub(crate) kind: char,
@@ -173,6 +175,10 @@ impl Shape {
         if let Mark::Set(columns) = &spec.mark {
             for column in columns.keys().filter_map(|name| facts(name)).filter(|column| column.generated) {
                 all.push(format!("column {:?} is generated, and cannot be set", column.name));
+            }
+            let names = spec.id.iter().map(String::as_str).chain(key.and_then(|key| key.column()));
+            for name in names.filter(|name| columns.contains_key(*name)) {
+                all.push(format!("`mark` sets column {name:?}, which says which row it is or whose lane it is in"));
             }
         }
         all.extend(self.of_json(spec));

@@ -26,6 +26,7 @@ impl TableSource {
         let mut slot = self.writer.lock().await;
         let connection = slot.take().await?;
         let shape = self.shape(&connection).await?;
+        self.same_table(shape.oid)?;
         let wrong = shape.refusals(&self.spec);
         if !wrong.is_empty() {
             let list: String = wrong.iter().map(|why| format!("\n  {why}")).collect();
@@ -36,6 +37,12 @@ impl TableSource {
         }
         let statements = Statements::new(&self.spec, &shape)?;
         let look = self.plan(&connection, &statements).await?;
+        if is_never_true(&plan_of(&look)?) {
+            return Err(Error::refused(
+                format!("relay {}: `pending` of {} is true for no row there could be", self.relay, self.spec.table),
+                "A null is never equal to anything: say `is null`, not `= null`",
+            ));
+        }
         self.look_for_an_index(&connection, &statements, &look).await?;
         match (&statements.rehearse, first) {
             (Some(rehearse), true) => self.rehearse(connection, rehearse).await?,
@@ -67,8 +74,10 @@ impl TableSource {
             if passes(&error) {
                 return error;
             }
+            // Nothing of a row was passed along.
+            let said = error.quoting().map_or_else(|| error.in_words(), ToOwned::to_owned);
             Error::refused(
-                format!("relay {}: the statements for {} are not accepted: {error}", self.relay, self.spec.table),
+                format!("relay {}: the statements for {} are not accepted: {said}", self.relay, self.spec.table),
                 "Correct `pending`, `mark` or a path in the relay's `source` section, or grant what `pgbaton adopt --grants` shows",
             )
         };
@@ -87,7 +96,7 @@ impl TableSource {
             (Verb { name: "still", sql: still }, &no_rows),
             (Verb { name: "behind", sql: behind }, &[]),
         ];
-        let [look, ..] = connection.pipeline(Access::Read, all).await.map_err(refused)?;
+        let [look, ..] = connection.pipeline(Access::ReadTheirs, all).await.map_err(refused)?;
         Ok(look)
     }
 
@@ -97,7 +106,7 @@ impl TableSource {
     async fn rehearse(&self, connection: Connection, rehearse: &str) -> Result<(), Error> {
         let connection = connection.waiting(self.patience.most());
         let verb = Verb { name: "rehearse", sql: rehearse };
-        let pending: i64 = match connection.pipeline(Access::Read, [(verb, &[])]).await {
+        let pending: i64 = match connection.pipeline(Access::ReadTheirs, [(verb, &[])]).await {
             Ok([rows]) => rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or_default(),
             Err(error) if connection.is_closed() => return Err(error),
             Err(error) => {
@@ -165,22 +174,37 @@ pub(super) async fn is_indexed(connection: &Connection, statements: &Statements)
     let (of, lanes, most) = (1_i32, Vec::<i32>::new(), 100_i64);
     let parameters: [Parameter<'_>; 3] = [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8)];
     let explain = explained(&statements.look);
-    let [look] = connection.pipeline(Access::Read, [(Verb { name: "explain", sql: &explain }, &parameters)]).await?;
+    let [look] =
+        connection.pipeline(Access::ReadTheirs, [(Verb { name: "explain", sql: &explain }, &parameters)]).await?;
     walks_what_is_pending(connection, &look).await
 }
 
 /// The same of a look's plan.
 async fn walks_what_is_pending(connection: &Connection, look: &[Row]) -> Result<bool, Error> {
-    let row = look.first().ok_or_else(|| Error::new(Kind::Internal, "the server gave no plan"))?;
-    let plan: serde_json::Value = serde_json::from_str(row.try_get::<_, Raw<'_>>(0)?.text()?)
-        .map_err(|error| Error::new(Kind::Internal, "a plan cannot be read").because(error))?;
-    let Some(walked) = walked(&plan) else { return Ok(false) };
+    let Some(walked) = walked(&plan_of(look)?) else { return Ok(false) };
     // An index that holds every row gives the order as well, but what was marked is walked over, too.
     let (schemas, names): (Vec<&str>, Vec<&str>) =
         walked.iter().map(|[schema, name]| (schema.as_str(), name.as_str())).unzip();
     let parameters: [Parameter<'_>; 2] = [(&schemas, Type::TEXT_ARRAY), (&names, Type::TEXT_ARRAY)];
     let [rows] = connection.pipeline(Access::Look, [(sql::WHOLE_INDEXES, &parameters)]).await?;
     Ok(rows.is_empty())
+}
+
+fn plan_of(explained: &[Row]) -> Result<serde_json::Value, Error> {
+    let row = explained.first().ok_or_else(|| Error::new(Kind::Internal, "the server gave no plan"))?;
+    serde_json::from_str(row.try_get::<_, Raw<'_>>(0)?.text()?)
+        .map_err(|error| Error::new(Kind::Internal, "a plan cannot be read").because(error))
+}
+
+/// Whether the server need not read anything to know that no row is meant.
+fn is_never_true(plan: &serde_json::Value) -> bool {
+    match plan {
+        serde_json::Value::Array(items) => items.iter().any(is_never_true),
+        serde_json::Value::Object(fields) => {
+            fields.get("One-Time Filter").is_some_and(|filter| filter == "false") || fields.values().any(is_never_true)
+        }
+        _ => false,
+    }
 }
 
 /// Planned as it would be run, with its rights, and not run.

@@ -17,7 +17,7 @@ use super::taken::{Asked, RowId, TakenRow};
 use super::trouble::of_a_value;
 use super::{Place, TableSource, columns_of};
 use crate::clock;
-use crate::connection::{Connection, Parameter, incarnation};
+use crate::connection::{Access, Connection, Parameter, incarnation};
 use crate::error::{Error, Kind};
 use crate::lane::Grant;
 use crate::message::Messages;
@@ -27,7 +27,8 @@ use crate::source::flush;
 use crate::source::{Batch, Bookmark, Budget, HeldMessages, Next, Read};
 use crate::sql::{self, Verb};
 
-/// How many rows the next fetch asks for. Doubles while they are small, and shrinks with their size.
+/// How many rows the next fetch asks for. Doubles while they are small, and shrinks with their size: the server reads all of a
+/// row to tell its size.
 pub(super) struct Rows {
     most: usize,
     /// Of one lane.
@@ -36,18 +37,29 @@ pub(super) struct Rows {
 
 impl Default for Rows {
     fn default() -> Self {
-        Self { most: Self::LEAST, each: usize::MAX }
+        Self { most: Self::FIRST, each: usize::MAX }
     }
 }
 
 impl Rows {
-    const LEAST: usize = 256;
+    const FIRST: usize = 256;
     const MOST: usize = 8_192;
 
-    fn follow(&mut self, taken: usize, bytes: usize, budget: usize) {
-        let fitting = bytes.checked_div(taken).map_or(Self::MOST, |each| budget / each.max(1));
-        self.most = (self.most * 2).min(fitting).clamp(Self::LEAST, Self::MOST);
+    /// So many came, of so many bytes together, whether with their content or without.
+    fn follow(&mut self, rows: usize, bytes: usize, budget: usize) {
+        let fitting = bytes.checked_div(rows).map_or(Self::MOST, |each| budget / each.max(1));
+        self.most = (self.most * 2).min(fitting).clamp(1, Self::MOST);
         self.each = self.each.saturating_mul(2);
+    }
+
+    /// They did not come in time.
+    fn too_many(&mut self) {
+        self.most = (self.most / 2).max(1);
+    }
+
+    /// The size up to which a row comes with the others: few large ones may as well, as long as they fit together.
+    fn inline(&self, budget: usize) -> i32 {
+        i32::try_from(2 * budget / self.most).unwrap_or(i32::MAX).max(INLINE_BYTES)
     }
 
     /// One of them cannot be read, so that none came. Those before it come a few at a time, and again more where they do.
@@ -64,6 +76,8 @@ const TRY_EVERY: Duration = Duration::from_secs(1);
 struct Chunk {
     rows: Vec<(Asked, RowId)>,
     of: i32,
+    /// Larger ones come without their content.
+    inline: i32,
 }
 
 impl Chunk {
@@ -75,12 +89,12 @@ impl Chunk {
     fn firsts(&self) -> Self {
         let mut rows = self.rows.clone();
         rows.dedup_by_key(|(asked, _)| *asked);
-        Self { rows, of: self.of }
+        Self { rows, ..*self }
     }
 
     /// A chunk for each of its rows.
     fn one_by_one(&self) -> impl Iterator<Item = Self> {
-        self.rows.iter().map(|row| Self { rows: vec![row.clone()], of: self.of })
+        self.rows.iter().map(|row| Self { rows: vec![row.clone()], ..*self })
     }
 
     fn lanes(&self) -> Vec<Asked> {
@@ -98,6 +112,9 @@ impl Chunk {
 /// What a fetch brought.
 struct Fetched {
     brought: Brought,
+    /// Rows that came, with their content or without, and their bytes.
+    rows: usize,
+    bytes: usize,
     /// Numbers of rows that are messages of their lane now, each with its version.
     there: BTreeMap<i64, i64>,
     /// The first row of a lane that cannot be a message, and why.
@@ -108,7 +125,8 @@ impl Fetched {
     /// Nothing so far.
     fn of(chunk: &Chunk) -> Self {
         let lanes: Vec<i32> = chunk.lanes().iter().map(|asked| asked.lane).collect();
-        Self { brought: Brought::new(&lanes), there: BTreeMap::new(), bad: BTreeMap::new() }
+        let brought = Brought::new(&lanes, chunk.inline);
+        Self { brought, rows: 0, bytes: 0, there: BTreeMap::new(), bad: BTreeMap::new() }
     }
 }
 
@@ -133,10 +151,15 @@ impl TableSource {
         let began = clock::now();
         let brought = self.bring_all(&connection, chunk, here, budget).await;
         self.patience.follow(clock::now().since(began), brought.is_ok());
+        if brought.is_err() {
+            self.state(|state| state.rows.too_many());
+        }
         let mut parts = brought?;
-        let sum = |of: fn(&Brought) -> usize| parts.iter().map(|(_, fetched)| of(&fetched.brought)).sum::<usize>();
-        let (taken, bytes) = (sum(|brought| brought.taken), sum(|brought| brought.bytes));
-        let mut left = budget.bytes.saturating_sub(bytes);
+        let sum = |of: fn(&Fetched) -> usize| parts.iter().map(|(_, fetched)| of(fetched)).sum::<usize>();
+        let (rows, bytes) = (sum(|fetched| fetched.rows), sum(|fetched| fetched.bytes));
+        let mut left = budget.bytes.saturating_sub(sum(|fetched| fetched.brought.bytes));
+        // One that is fetched alone may be as large as a message can be.
+        let connection = connection.waiting(self.patience.most());
         let mut lanes = Vec::new();
         for (part, (chunk, fetched)) in parts.iter_mut().enumerate() {
             for lane in chunk.lanes() {
@@ -146,7 +169,7 @@ impl TableSource {
         }
         self.metrics.server_clock_says(flush::wait(&connection, here, &self.relay).await?);
         slot.put(connection);
-        self.state(|state| state.rows.follow(taken, bytes, budget.bytes));
+        self.state(|state| state.rows.follow(rows, bytes, budget.bytes));
         // From here on nothing waits: what is taken is handed out.
         let mut batches = Vec::new();
         for (part, rows) in lanes {
@@ -163,9 +186,9 @@ impl TableSource {
         let rows = self.state(|state| state.taken.to_try(asked, clock::now()));
         let mut refused = Vec::new();
         for (asked, row) in rows {
-            let chunk = Chunk { rows: vec![(asked, row)], of: asked.of };
+            let chunk = Chunk { rows: vec![(asked, row)], of: asked.of, inline: INLINE_BYTES };
             let mut slot = self.reader.lock().await;
-            let connection = slot.take().await?.waiting(self.patience.now());
+            let connection = slot.take().await?.waiting(self.patience.most());
             let began = clock::now();
             let tried = self.alone(&connection, &chunk, 1, here).await;
             let (now, ended) = (clock::now(), !matches!(tried, Err(Alone::Failed(_))));
@@ -200,7 +223,7 @@ impl TableSource {
                     next.into_iter().flat_map(|(asked, rows)| rows.into_iter().map(move |row| (asked, row))).collect();
                 (!rows.is_empty()).then(|| {
                     state.served = of;
-                    Chunk { rows, of }
+                    Chunk { rows, of, inline: state.rows.inline(budget.bytes) }
                 })
             })
         })
@@ -251,7 +274,7 @@ impl TableSource {
     ) -> Result<Fetched, Error> {
         let mut fetched = Fetched::of(chunk);
         let ids: Vec<RowId> = chunk.rows.iter().map(|(_, row)| row.clone()).collect();
-        self.rows_of(connection, (&ids, chunk.of, INLINE_BYTES), here, |row| {
+        self.rows_of(connection, (&ids, chunk.of, chunk.inline), here, |row| {
             self.put(row, chunk, budget, &mut fetched)
         })
         .await?;
@@ -264,14 +287,19 @@ impl TableSource {
         connection: &Connection,
         (ids, of, inline): (&[RowId], i32, i32),
         here: &Incarnation,
-        take: impl FnMut(&Row) -> Result<(), Error>,
+        mut take: impl FnMut(&Row) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let statements = self.statements()?;
         let columns = columns_of(ids, self.spec.id.len());
         let mut parameters: Vec<Parameter<'_>> = vec![(&of, Type::INT4), (&inline, Type::INT4)];
         parameters.extend(columns.iter().map(|column| -> Parameter<'_> { (column, Type::TEXT_ARRAY) }));
         let verb = Verb { name: "fetch", sql: &statements.fetch };
-        let (found, _) = connection.stream((sql::INCARNATION, &[]), None, (verb, &parameters), take).await?;
+        let take = |row: &Row| {
+            self.same_table(row.try_get(10)?)?;
+            take(row)
+        };
+        let (found, _) =
+            connection.stream(Access::ReadTheirs, (sql::INCARNATION, &[]), None, (verb, &parameters), take).await?;
         self.still(here, &incarnation(&found)?)
     }
 
@@ -283,7 +311,9 @@ impl TableSource {
             return Ok(());
         }
         let id = message_id(&self.relay, id);
-        if let Err(why) = check(row, self.spec.payload_is_json) {
+        fetched.rows += 1;
+        fetched.bytes += usize::try_from(row.try_get::<_, i32>(2)?).unwrap_or_default();
+        if let Err(why) = check(row, chunk.inline, self.spec.payload_is_json) {
             fetched.bad.insert(lane, (number, self.no_message(&id, why)));
             return Ok(());
         }
@@ -485,5 +515,20 @@ mod tests {
             rows.follow(1, 100, 1 << 20);
         }
         assert_eq!((rows.most, rows.each), (Rows::MOST, usize::MAX));
+    }
+
+    /// Also where none of them came with its content.
+    #[test]
+    fn as_many_rows_are_asked_for_as_fit() {
+        let mut rows = Rows::default();
+        for (bytes, most, inline) in
+            [(100, 512, 1 << 15), (1 << 15, 256, 1 << 16), (1 << 20, 8, 1 << 21), (1 << 27, 1, 1 << 24)]
+        {
+            rows.follow(10, 10 * bytes, 8 << 20);
+            assert_eq!((rows.most, rows.inline(8 << 20)), (most, inline), "of {bytes} bytes each");
+        }
+        rows.most = 8;
+        rows.too_many();
+        assert_eq!(rows.most, 4);
     }
 }

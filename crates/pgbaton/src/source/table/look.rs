@@ -43,10 +43,10 @@ impl TableSource {
     /// Looks if a lane with room has nothing left of the last look, and fetches what was found.
     pub(super) async fn read_rows(&self, lanes: &[Room], budget: &Budget) -> Result<Read, Error> {
         let grants = lanes.iter().filter(|lane| lane.room).map(|lane| &lane.grant);
-        let (asked, here, look) = self.state(|state| {
+        let (asked, here, look, failed) = self.state(|state| {
             let asked = state.taken.asked(grants);
             let look = state.taken.lacks(&asked) && state.pace.is_due(clock::now());
-            (asked, state.incarnation.clone(), look)
+            (asked, state.incarnation.clone(), look, state.failed.as_ref().map(Error::again))
         });
         let (Some(here), false) = (here, asked.is_empty()) else {
             return Ok(self.nothing_read());
@@ -56,8 +56,14 @@ impl TableSource {
             let looked = self.look(&asked, &here).await;
             let now = clock::now();
             self.patience.follow(now.since(began), looked.is_ok());
-            self.state(|state| state.pace.took(now.since(began), now));
+            self.state(|state| {
+                state.pace.took(now.since(began), now);
+                state.failed = looked.as_ref().err().map(Error::again);
+            });
             looked?;
+        } else if let Some(failed) = failed {
+            // Until one succeeds.
+            return Err(failed);
         }
         self.fetch(&asked, &here, budget).await
     }
@@ -91,7 +97,7 @@ impl TableSource {
             let connection = slot.take().await?.waiting(self.patience.now());
             let verb = Verb { name: "look", sql: &statements.look };
             let [found, rows] =
-                connection.pipeline(Access::Read, [(sql::INCARNATION, &[]), (verb, &parameters)]).await?;
+                connection.pipeline(Access::ReadTheirs, [(sql::INCARNATION, &[]), (verb, &parameters)]).await?;
             slot.put(connection);
             drop(slot);
             self.still(here, &incarnation(&found)?)?;

@@ -20,7 +20,7 @@ use super::taken::{RowId, TakenRow};
 use super::trouble::{of_a_row, waits};
 use super::{Place, TableSource, columns_of, place};
 use crate::clock;
-use crate::connection::{Connection, Parameter, incarnation};
+use crate::connection::{Access, Connection, Parameter, incarnation};
 use crate::error::{Error, Kind};
 use crate::history;
 use crate::lane::Grant;
@@ -47,12 +47,39 @@ struct Piece {
 
 /// How marking one transaction's batches ended.
 enum Marked {
-    /// All of them, but for lanes that were lost, by their numbers, and those whose stint is over: whoever opens such a lane
-    /// reads what was marked by then, and nothing may be marked behind its back. Rows that are `changed` had been so since they
-    /// were read. Whether rows were `met` that are no longer pending: the mark does what it has to.
-    But { lost: Vec<i32>, over: Vec<i32>, changed: Vec<RowId>, met: bool },
+    /// All of them, but for some.
+    But(Besides),
     /// Nothing: these rows are pending, although no mark met them.
     Swallowed(Vec<RowId>),
+}
+
+/// A mark that failed.
+struct Failed {
+    error: Error,
+    /// The server has taken it back, and goes on.
+    goes_on: bool,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self { error, goes_on: false }
+    }
+}
+
+/// What a mark left aside, and what it found.
+#[derive(Default)]
+struct Besides {
+    /// Lanes that were lost, by their numbers.
+    lost: Vec<i32>,
+    /// Lanes whose stint is over: whoever opens such a lane reads what was marked by then, and nothing may be marked behind its
+    /// back.
+    over: Vec<i32>,
+    /// Rows that had been changed since they were read.
+    changed: Vec<RowId>,
+    /// Rows that were no longer pending.
+    gone: Vec<RowId>,
+    /// Rows were met that are no longer pending now: the mark does what it has to.
+    met: bool,
 }
 
 impl TableSource {
@@ -119,16 +146,18 @@ impl TableSource {
     async fn mark_round(&self, round: &[Piece], here: &Incarnation) -> Result<Vec<(i32, Acknowledged)>, Error> {
         match self.mark(round, here).await {
             Ok(lost) => return Ok(lost),
-            Err(error) if !of_a_row(&error) => return Err(error),
-            Err(error) if round.len() > 1 => tracing::debug!(relay = %self.relay, %error, "marking lane by lane"),
-            Err(error) => return Ok(round.iter().map(|piece| self.failed(piece, &error)).collect()),
+            Err(Failed { error, goes_on }) if !of_a_row(&error, goes_on) => return Err(error),
+            Err(Failed { error, .. }) if round.len() > 1 => {
+                tracing::debug!(relay = %self.relay, %error, "marking lane by lane");
+            }
+            Err(Failed { error, .. }) => return Ok(round.iter().map(|piece| self.failed(piece, &error)).collect()),
         }
         let mut ended = Vec::new();
         for piece in round {
             match self.mark(std::slice::from_ref(piece), here).await {
                 Ok(lost) => ended.extend(lost),
-                Err(error) if of_a_row(&error) => ended.push(self.failed(piece, &error)),
-                Err(error) => return Err(error),
+                Err(Failed { error, goes_on }) if of_a_row(&error, goes_on) => ended.push(self.failed(piece, &error)),
+                Err(Failed { error, .. }) => return Err(error),
             }
         }
         Ok(ended)
@@ -139,11 +168,21 @@ impl TableSource {
         let lane = piece.grant.lane.clone();
         let number = lane.number;
         if waits(error) {
-            tracing::warn!(grant = %piece.grant, %error, "a row that was delivered cannot be marked yet: trying again");
+            let (rows, row) = (piece.rows.len(), piece.rows.first().map(|row| row.id.0.join(", ")).unwrap_or_default());
+            tracing::warn!(
+                grant = %piece.grant, error = error.in_words(), rows, first = row,
+                "rows of {} that were delivered cannot be marked yet, and are tried again: somebody may hold a lock on one of them",
+                self.spec.table
+            );
             return (number, Acknowledged::Waits(lane));
         }
         let refused = Error::refused(
-            format!("{}: rows of {} that were delivered cannot be marked: {error}", piece.grant, self.spec.table),
+            format!(
+                "{}: rows of {} that were delivered cannot be marked: {}",
+                piece.grant,
+                self.spec.table,
+                error.in_words()
+            ),
             "Correct `mark`, the table's triggers and constraints, or the role's grants: it is tried again every 10 s, and nothing \
              is sent meanwhile. Do not stop the replica before: whoever has the lane next delivers these rows once more, unless the \
              sink keeps positions",
@@ -152,13 +191,13 @@ impl TableSource {
     }
 
     /// One transaction. Gives the lanes that were lost.
-    async fn mark(&self, pieces: &[Piece], here: &Incarnation) -> Result<Vec<(i32, Acknowledged)>, Error> {
+    async fn mark(&self, pieces: &[Piece], here: &Incarnation) -> Result<Vec<(i32, Acknowledged)>, Failed> {
         let mut swallowed = Vec::new();
         for _ in 0..TRIES {
             match self.mark_once(pieces, here).await? {
-                Marked::But { lost, over, changed, met } => {
-                    self.proven.fetch_or(met, Ordering::Relaxed);
-                    return Ok(self.marked(pieces, &lost, &over, &changed));
+                Marked::But(besides) => {
+                    self.proven.fetch_or(besides.met, Ordering::Relaxed);
+                    return Ok(self.marked(pieces, &besides));
                 }
                 Marked::Swallowed(rows) => swallowed = rows,
             }
@@ -167,18 +206,20 @@ impl TableSource {
         Err(Error::refused(
             format!("the mark has no effect on {} row(s), such as {row}", swallowed.len()),
             "A trigger that fires before it returns null, or row-level security hides the row from the mark",
-        ))
+        )
+        .into())
     }
 
-    fn marked(&self, pieces: &[Piece], lost: &[i32], over: &[i32], changed: &[RowId]) -> Vec<(i32, Acknowledged)> {
-        self.tell_of_changed(changed);
+    fn marked(&self, pieces: &[Piece], besides: &Besides) -> Vec<(i32, Acknowledged)> {
+        self.tell_of_changed(&besides.changed);
+        self.tell_of_gone(&besides.gone);
         let mut ended = Vec::new();
         for Piece { grant, handed, .. } in pieces {
             let number = grant.lane.number;
-            if over.contains(&number) {
+            if besides.over.contains(&number) {
                 // By the next attempt it is forgotten.
                 ended.push((number, Acknowledged::Waits(grant.lane.clone())));
-            } else if lost.contains(&number) {
+            } else if besides.lost.contains(&number) {
                 ended.push((number, Acknowledged::LaneLost(grant.lane.clone(), grant.epoch)));
             } else {
                 if let Some((stint, through)) = handed {
@@ -203,23 +244,44 @@ impl TableSource {
         }
     }
 
-    async fn mark_once(&self, pieces: &[Piece], here: &Incarnation) -> Result<Marked, Error> {
+    /// Somebody else dealt with them meanwhile.
+    fn tell_of_gone(&self, rows: &[RowId]) {
+        let Some(first) = rows.first() else { return };
+        self.metrics.gone(u64::try_from(rows.len()).unwrap_or(u64::MAX));
+        if self.state(|state| state.gone.is_due("", clock::now())) {
+            tracing::warn!(
+                relay = %self.relay, row = first.0.join(", "), rows = rows.len(),
+                "rows that were delivered were no longer pending in {} when they were to be marked: another relay delivers and marks \
+                 them, too, or an application marks or deletes them",
+                self.spec.table
+            );
+        }
+    }
+
+    async fn mark_once(&self, pieces: &[Piece], here: &Incarnation) -> Result<Marked, Failed> {
         let mut slot = self.writer.lock().await;
         // Opening a lane takes this slot, too: so it sees all marks of the stint before, or they are not made.
         let (pieces, over): (Vec<&Piece>, Vec<&Piece>) = pieces.iter().partition(|piece| self.goes_on(piece));
         let over = over.iter().map(|piece| piece.grant.lane.number).collect();
         if pieces.is_empty() {
-            return Ok(Marked::But { lost: Vec::new(), over, changed: Vec::new(), met: false });
+            return Ok(Marked::But(Besides { over, ..Besides::default() }));
         }
         let connection = slot.take().await?.waiting(self.marking.now());
         let began = clock::now();
         let marked = self.mark_on(&connection, &pieces, here).await;
         self.marking.follow(clock::now().since(began), marked.is_ok());
-        // What failed or is to be taken back goes with its connection.
-        Ok(match marked? {
-            Marked::But { lost, changed, met, .. } => {
+        // What was not answered, or is to be taken back, goes with its connection.
+        let marked = match marked {
+            Err(error) if error.sql_state().is_some() && connection.roll_back().await.is_ok() => {
                 slot.put(connection);
-                Marked::But { lost, over, changed, met }
+                return Err(Failed { error, goes_on: true });
+            }
+            marked => marked?,
+        };
+        Ok(match marked {
+            Marked::But(besides) => {
+                slot.put(connection);
+                Marked::But(Besides { over, ..besides })
             }
             swallowed => swallowed,
         })
@@ -255,7 +317,7 @@ impl TableSource {
         parameters.extend(texts(&columns));
         let locks: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&lanes, Type::INT4_ARRAY)];
         let sent = history::now();
-        connection.lock(sql::ACKNOWLEDGE_LOCK, &locks).await?;
+        connection.lock_for(Access::WriteTheirs, sql::ACKNOWLEDGE_LOCK, &locks).await?;
         crate::faults::point("acknowledge.locked");
         let [_, marked, _] = connection
             .then_all([
@@ -266,10 +328,22 @@ impl TableSource {
             .await?;
         self.still(here, &incarnation(&marked)?)?;
         let met = Met::read(&marked, self.spec.id.len())?;
+        met.table.map_or(Ok(()), |found| self.same_table(found))?;
+        if met.hidden {
+            return Err(Error::refused(
+                format!(
+                    "row-level security of {} holds for this role, and could hide rows from the mark",
+                    self.spec.table
+                ),
+                "Let the role bypass it, or disable it",
+            ));
+        }
         let unsure = met.unsure(pieces);
         let left = self.pending_of(connection, &unsure).await?;
         not_taken_back(&met.marked, &left)?;
         let any = !met.marked.is_empty();
+        let pending: HashSet<&RowId> = left.iter().collect();
+        let gone = unsure.into_iter().filter(|id| !met.marked.contains(id) && !pending.contains(id)).collect();
         let (changed, swallowed) = self.mark_changed(connection, met.marked, left).await?;
         if !swallowed.is_empty() {
             return Ok(Marked::Swallowed(swallowed));
@@ -278,7 +352,7 @@ impl TableSource {
         let lost: Vec<i32> = lanes.into_iter().filter(|lane| !met.ours.contains(lane)).collect();
         history::acknowledged(self.replica, sent, here, || written(pieces, &lost));
         let met = any || !changed.is_empty();
-        Ok(Marked::But { lost, over: Vec::new(), changed, met })
+        Ok(Marked::But(Besides { lost, over: Vec::new(), changed, gone, met }))
     }
 
     /// Marks what is pending because it is another version than the one that was read, in the same transaction. Gives what was
@@ -331,6 +405,10 @@ struct Met {
     repeated: HashSet<i32>,
     /// What a mark leaves is for triggers to say as well. The table is locked by now against new ones.
     triggers: bool,
+    /// The table that was marked.
+    table: Option<u32>,
+    /// Policies may have kept rows from it.
+    hidden: bool,
 }
 
 impl Met {
@@ -341,13 +419,15 @@ impl Met {
                 (Some(_), Some(lane)) => {
                     met.ours.insert(lane);
                     met.triggers |= row.try_get::<_, Option<bool>>(3)?.unwrap_or(true);
+                    met.table = row.try_get(4)?;
+                    met.hidden |= row.try_get::<_, Option<bool>>(5)?.unwrap_or_default();
                     if row.try_get(2)? {
                         met.repeated.insert(lane);
                     }
                 }
                 (Some(_), None) => {}
                 (None, _) => {
-                    let id = RowId::read(row, 4, columns)?;
+                    let id = RowId::read(row, 6, columns)?;
                     if row.try_get(3)? {
                         met.ineffective.insert(id.clone());
                     }

@@ -51,7 +51,7 @@ impl TableSource {
         let connection = slot.take().await?.waiting(self.patience.now());
         let began = clock::now();
         let verb = Verb { name: "behind", sql: &statements.behind };
-        let rows = connection.pipeline(Access::Read, [(verb, &[])]).await;
+        let rows = connection.pipeline(Access::ReadTheirs, [(verb, &[])]).await;
         let now = clock::now();
         self.counted(|counted| counted.pace.took(now.since(began), now));
         let [rows] = rows?;

@@ -8,10 +8,12 @@ use super::taken::RowId;
 use crate::error::Error;
 use crate::lane::RelayName;
 use crate::message::{Message, Payload};
-use crate::source::brought::{INLINE_BYTES, Raw, timestamp};
+use crate::source::brought::{Raw, timestamp};
 
 /// Longer message ids are not allowed.
 const LONGEST_ID: usize = 200;
+/// What ids begin with that are made of a digest.
+const DIGEST: &str = "sha256:";
 
 /// What the receiver drops repeats by: the relay and the row's id, or a digest of that where it is long.
 pub(super) fn message_id(relay: &RelayName, row: &RowId) -> String {
@@ -20,11 +22,12 @@ pub(super) fn message_id(relay: &RelayName, row: &RowId) -> String {
         several => serde_json::json!(several).to_string(),
     };
     let relay = relay.as_str();
-    if relay.len() + 1 + id.len() <= LONGEST_ID {
+    // An id may be any text: one that looks like a digest must not pass for another row's.
+    if relay.len() + 1 + id.len() <= LONGEST_ID && !id.starts_with(DIGEST) {
         return format!("{relay}:{id}");
     }
     let digest: String = Sha256::digest(id.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{relay}:sha256:{digest}")
+    format!("{relay}:{DIGEST}{digest}")
 }
 
 /// Which version of the row was fetched.
@@ -34,9 +37,9 @@ pub(super) fn version(row: &Row) -> Result<i64, Error> {
 
 /// Whether a row can be a message. Constraints see to that in the outbox; here any row may be there. One that is too large to
 /// come with the others is looked at for what it says by itself when it comes.
-pub(super) fn check(row: &Row, payload_is_json: bool) -> Result<(), &'static str> {
+pub(super) fn check(row: &Row, inline: i32, payload_is_json: bool) -> Result<(), &'static str> {
     let size: i32 = row.try_get(2).map_err(|_| "its size cannot be read")?;
-    if size > INLINE_BYTES {
+    if size > inline {
         return Ok(());
     }
     content(row, payload_is_json)
@@ -58,6 +61,12 @@ pub(super) fn content(row: &Row, payload_is_json: bool) -> Result<(), &'static s
         return Err("its payload is no JSON");
     }
     Ok(())
+}
+
+/// Whether nothing would be sent but the row's name, topic and key.
+pub(super) fn without_payload(row: &Row) -> bool {
+    let is_null = |column| matches!(row.try_get::<_, Option<Raw<'_>>>(column), Ok(None));
+    is_null(7) && is_null(8)
 }
 
 /// Some write the JSON value `null` where there are none.
@@ -96,5 +105,7 @@ mod tests {
         assert_ne!(id(&["a,b", "c"]), id(&["a", "b,c"]));
         let long = "x".repeat(250);
         assert!(id(&[&long]).starts_with("orders:sha256:") && id(&[&long]).len() <= LONGEST_ID);
+        let digest = id(&[&long]).split_off("orders:".len());
+        assert_ne!(id(&[&digest]), id(&[&long]));
     }
 }

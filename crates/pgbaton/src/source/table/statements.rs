@@ -2,6 +2,9 @@
 //!
 //! The operator's condition stands only where the table is alone in its FROM under its own name, or beside relations whose
 //! columns all begin with `pgbaton_`; it stands on lines of its own, so that a comment at its end ends there.
+//!
+//! Names in the operator's SQL mean what they mean to the relay's role, by its search path. So everything else is written such
+//! that only the server's own functions and operators fit: with their schema, where the types alone do not decide.
 
 use std::fmt::Write;
 
@@ -21,15 +24,16 @@ pub(super) struct Statements {
     /// Rows by id, those that are still pending, in the order in which they are asked for.
     ///
     /// Parameters: $1 number of lanes, $2 the size above which only the size is given, then an array of texts for each column
-    /// of the id. Rows: which one, lane, size, when inserted, topic, key, headers, payload as bytes, payload as JSON, version.
+    /// of the id. Rows: which one, lane, size, when inserted, topic, key, headers, payload as bytes, payload as JSON, version,
+    /// and which table it is that has this name.
     /// Locks: none. Relies on: the unique index on the id.
     pub(super) fetch: String,
     /// Marks rows of lanes that are still ours and that are as they were read, and writes the numbers of their batches.
     ///
     /// Parameters: $1 the relay, $2 the replica, $3 the incarnation, $4 lanes, $5 epochs, $6 seqs, $7 batches; then the rows:
     /// $8 lanes, $9 versions (null: any), and an array of texts for each column of the id.
-    /// Rows: the incarnation with each lane that is ours, whether that batch was marked before, and whether a trigger may have
-    /// a say in what a mark leaves; and, with nulls in front, whether a row that was marked is pending even so, and its id.
+    /// Rows: the incarnation with each lane that is ours, whether that batch was marked before, whether a trigger may have a
+    /// say in what a mark leaves, which table has this name, and whether policies may hide its rows; and, with nulls in front, whether a row that was marked is pending even so, and its id.
     /// Locks: the marked rows, as any update does.
     /// Invariant: no row is marked for a lane of another owner or epoch, nor in another incarnation, nor for a batch that was
     /// marked before: its user may have set it back since.
@@ -86,16 +90,16 @@ struct Parts<'a> {
 
 impl Parts<'_> {
     fn look(&self) -> String {
-        let (ids, lane, table, pending) = (self.ids(), self.lane(), &self.spec.table, self.pending());
+        let (ids, lane, table, pending) = (self.ids(), self.lane(), self.rows(), self.pending());
         let order = self.order();
         format!(
             "select {ids}, {lane} as pgbaton_lane\nfrom {table}\nwhere {pending}\n\
-             and ($2::integer[] = '{{}}' or {lane} = any($2::integer[]))\norder by {order} limit $3::bigint"
+             and ($2::integer[] operator(pg_catalog.=) '{{}}' or {lane} = any($2::integer[]))\norder by {order} limit $3::bigint"
         )
     }
 
     fn fetch(&self) -> Result<String, Error> {
-        let (table, pending, lane) = (&self.spec.table, self.still_pending(), self.lane());
+        let (table, pending, lane) = (self.rows(), self.still_pending(), self.lane());
         let (given, same) = (self.given(3, true), self.same(ROW)?);
         let created_at = match &self.spec.created_at {
             Some(column) => format!("coalesce({}, pg_catalog.clock_timestamp())", self.time(column)),
@@ -104,14 +108,14 @@ impl Parts<'_> {
         let topic = self.text(Some(&self.spec.topic));
         let (key, headers) = (self.text(self.spec.key.as_ref()), self.headers());
         let (bytes, json) = self.payload();
-        let version = self.version();
+        let (version, itself) = (self.version(), self.itself());
         let size = ["topic", "key", "headers", "bytes", "json"]
             .map(|part| format!("coalesce(pg_catalog.octet_length(w.pgbaton_{part}), 0)::bigint"))
             .join(" + ");
         let inline = |part| format!("case when z.size <= $2::integer then w.pgbaton_{part} end");
         let parts = ["topic", "key", "headers", "bytes", "json"].map(inline).join(",\n  ");
         Ok(format!(
-            "select {ROW}.pgbaton_n, w.pgbaton_lane, z.size, w.pgbaton_created_at,\n  {parts},\n  w.pgbaton_version\nfrom {given}\n\
+            "select {ROW}.pgbaton_n, w.pgbaton_lane, z.size, w.pgbaton_created_at,\n  {parts},\n  w.pgbaton_version, {itself}\nfrom {given}\n\
              cross join lateral (\nselect {lane} as pgbaton_lane, {created_at} as pgbaton_created_at,\n\
              {topic} as pgbaton_topic, {key} as pgbaton_key, {headers} as pgbaton_headers,\n\
              {bytes} as pgbaton_bytes, {json} as pgbaton_json, {version} as pgbaton_version\nfrom {table}\nwhere {same} and {pending}\noffset 0) w\n\
@@ -126,7 +130,7 @@ impl Parts<'_> {
         let unchanged =
             format!("(pgbaton_due.pgbaton_version is null or pgbaton_due.pgbaton_version = {})", self.version());
         let none = vec!["null::text"; self.spec.id.len()].join(", ");
-        let (pending, name) = (self.still_pending(), literal(&self.spec.table.to_string()));
+        let (pending, itself) = (self.still_pending(), self.itself());
         Ok(format!(
             "with pgbaton_here as materialized (\n  select pgbaton.incarnation() as pgbaton_incarnation\n\
              ), pgbaton_mine as materialized (\n\
@@ -144,25 +148,25 @@ impl Parts<'_> {
                insert into pgbaton.position (leaf, relay, lane, epoch, seq, batch)\n  \
                select p.leaf, $1::text, m.lane, m.epoch, m.seq, m.batch from pgbaton_mine m, pgbaton.position_leaf p\n  \
                where not m.had on conflict do nothing\n)\n\
-             select h.pgbaton_incarnation as incarnation, m.lane, m.had, t.relhastriggers or t.relkind = 'p', {none}\n\
+             select h.pgbaton_incarnation as incarnation, m.lane, m.had, t.relhastriggers or t.relkind = 'p', {itself},\n  pg_catalog.row_security_active(t.oid), {none}\n\
              from pgbaton_here h left join pgbaton_mine m on true\n  \
-               left join pg_catalog.pg_class t on t.oid = {name}::pg_catalog.regclass\n\
-             union all select null, null, null, k.pgbaton_pending, {marked} from pgbaton_marked k"
+               left join pg_catalog.pg_class t on t.oid = {itself}\n\
+             union all select null, null, null, k.pgbaton_pending, null, null, {marked} from pgbaton_marked k"
         ))
     }
 
     fn mark_changed(&self) -> Result<String, Error> {
         let (arrays, names, order) = (self.arrays(1), self.names(), self.each("r"));
-        let (change, ids) = (self.change()?, self.ids());
+        let (change, ids, unnest) = (self.change()?, self.ids(), self.unnest());
         Ok(format!(
             "with pgbaton_due as materialized (\n  \
-               select {order} from unnest({arrays}) as r({names}) order by {order}\n)\n{change}\nreturning {ids}"
+               select {order} from {unnest}({arrays}) as r({names}) order by {order}\n)\n{change}\nreturning {ids}"
         ))
     }
 
     /// The mark itself, of the rows in `pgbaton_due` that are still pending.
     fn change(&self) -> Result<String, Error> {
-        let (table, pending, same) = (&self.spec.table, self.still_pending(), self.same("pgbaton_due")?);
+        let (table, pending, same) = (self.rows(), self.still_pending(), self.same("pgbaton_due")?);
         let change = match &self.spec.mark {
             Mark::Set(columns) => {
                 let set = columns.iter().map(|(column, to)| format!("{} = (\n{to}\n)", quoted(column)));
@@ -174,8 +178,7 @@ impl Parts<'_> {
     }
 
     fn still(&self) -> Result<String, Error> {
-        let (table, pending, given, same) =
-            (&self.spec.table, self.still_pending(), self.given(1, false), self.same(ROW)?);
+        let (table, pending, given, same) = (self.rows(), self.still_pending(), self.given(1, false), self.same(ROW)?);
         let ids = self.each(ROW);
         Ok(format!(
             "select {ids}\nfrom {given}\ncross join lateral (\nselect from {table}\nwhere {same} and {pending}\noffset 0) w"
@@ -183,7 +186,7 @@ impl Parts<'_> {
     }
 
     fn behind(&self) -> String {
-        let (table, pending, order) = (&self.spec.table, self.pending(), self.order());
+        let (table, pending, order) = (self.rows(), self.pending(), self.order());
         let at =
             self.spec.created_at.as_ref().map_or_else(|| "null::timestamptz".to_owned(), |column| self.time(column));
         format!(
@@ -209,7 +212,7 @@ impl Parts<'_> {
         if self.shape.changes_on_its_own() {
             return None;
         }
-        let (table, name, pending) = (&self.spec.table, quoted(&self.spec.table.name), self.pending());
+        let (table, name, pending) = (self.rows(), quoted(&self.spec.table.name), self.pending());
         let after = self.shape.columns().map(|(column, of)| match columns.get(column) {
             Some(to) => format!("(\n{to}\n)::{} as {}", of.type_name, quoted(column)),
             None => quoted(column),
@@ -253,14 +256,25 @@ impl Parts<'_> {
             _ => return format!("{value}::text"),
         };
         format!(
-            "case when pg_catalog.isfinite({value}) and {value} > '0001-01-02' \
-             then pg_catalog.to_char({value}{utc}, '{form}') else {value}::text end"
+            "case when pg_catalog.isfinite({value}) and {value} operator(pg_catalog.>) '0001-01-02' \
+             and {value} operator(pg_catalog.<) '9999-12-30' then pg_catalog.to_char({value}{utc}, '{form}') else {value}::text end"
         )
     }
 
     /// The id's columns of a row that is passed along, by its alias.
     fn each(&self, of: &str) -> String {
         (1..=self.spec.id.len()).map(|n| format!("{of}.pgbaton_{n}")).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The table's own rows: what inherits from it has no part in its unique index.
+    fn rows(&self) -> String {
+        let table = &self.spec.table;
+        if self.shape.is_partitioned() { table.to_string() } else { format!("only {table}") }
+    }
+
+    /// Which table the server takes the name for in this statement: its lock keeps it that one.
+    fn itself(&self) -> String {
+        format!("{}::pg_catalog.regclass::oid", literal(&self.spec.table.to_string()))
     }
 
     fn version(&self) -> String {
@@ -278,10 +292,18 @@ impl Parts<'_> {
 
     /// Rows that are given by their ids.
     fn given(&self, first: usize, numbered: bool) -> String {
-        let (arrays, names) = (self.arrays(first), self.names());
+        let (arrays, names, unnest) = (self.arrays(first), self.names(), self.unnest());
         match numbered {
-            true => format!("unnest({arrays}) with ordinality as {ROW}({names}, pgbaton_n)"),
-            false => format!("unnest({arrays}) as {ROW}({names})"),
+            true => format!("{unnest}({arrays}) with ordinality as {ROW}({names}, pgbaton_n)"),
+            false => format!("{unnest}({arrays}) as {ROW}({names})"),
+        }
+    }
+
+    /// Of arrays of an id's columns alone. Only the bare name stands for several functions, and then for those of the server.
+    fn unnest(&self) -> &'static str {
+        match self.spec.id.len() {
+            1 => "pg_catalog.unnest",
+            _ => "unnest",
         }
     }
 
@@ -291,7 +313,8 @@ impl Parts<'_> {
         for (n, id) in self.spec.id.iter().enumerate() {
             // As the column's own type: with another one the index may not be used.
             let type_name = &self.shape.column(id)?.type_name;
-            all.push(format!("{} = {given}.pgbaton_{}::{type_name}", self.column(id), n + 1));
+            let (column, n) = (self.column(id), n + 1);
+            all.push(format!("{column} operator(pg_catalog.=) {given}.pgbaton_{n}::{type_name}"));
         }
         Ok(all.join(" and "))
     }
@@ -312,7 +335,7 @@ impl Parts<'_> {
             Some(key) => format!("coalesce({}, {id})", self.readable(key)),
             None => id,
         };
-        format!("(pg_catalog.hashtextextended({of} collate \"C\", 0) & ($1::integer - 1))::integer")
+        format!("(pg_catalog.hashtextextended({of} collate \"C\", 0) & ($1::integer - 1)::bigint)::integer")
     }
 
     /// The key, and none where it cannot be read: a look must not fail for one row. So such a row is in the lane of its id, and
@@ -321,7 +344,7 @@ impl Parts<'_> {
         let Value::Path { column, path } = key else { return self.text(Some(key)) };
         let (value, path) = (self.column(column), literal(path));
         let found = format!(
-            "(pg_catalog.jsonb_path_query_first({value}::jsonb, {path}::jsonpath, '{{}}'::jsonb, true) #>> '{{}}')"
+            "(pg_catalog.jsonb_path_query_first({value}::jsonb, {path}::jsonpath, '{{}}'::jsonb, true) operator(pg_catalog.#>>) '{{}}')"
         );
         match self.shape.kind(column) {
             Some("jsonb") => found,
@@ -333,7 +356,9 @@ impl Parts<'_> {
         match value {
             None => "null::text".to_owned(),
             Some(Value::Column(column)) => format!("{}::text", self.column(column)),
-            Some(Value::Path { column, path }) => format!("({} #>> '{{}}')", self.found_at(column, path)),
+            Some(Value::Path { column, path }) => {
+                format!("({} operator(pg_catalog.#>>) '{{}}')", self.found_at(column, path))
+            }
             Some(Value::Constant(text)) => format!("{}::text", literal(text)),
         }
     }

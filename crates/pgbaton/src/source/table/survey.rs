@@ -9,7 +9,7 @@ use super::catalogue::Shape;
 use super::check::is_indexed;
 use super::definition::TableSpec;
 use super::pending::pending as read_pending;
-use super::row::{content, message_id};
+use super::row::{content, message_id, without_payload};
 use super::statements::Statements;
 use super::taken::RowId;
 use super::trouble::of_a_value;
@@ -23,7 +23,7 @@ use crate::sql::{self, Verb};
 pub(crate) async fn pending(connection: &Connection, spec: &TableSpec, shape: &Shape) -> Result<Behind, Error> {
     let statements = Statements::new(spec, shape)?;
     let verb = Verb { name: "behind", sql: &statements.behind };
-    let [rows] = connection.pipeline(Access::Read, [(verb, &[])]).await?;
+    let [rows] = connection.pipeline(Access::ReadTheirs, [(verb, &[])]).await?;
     read_pending(rows.first(), spec)
 }
 
@@ -38,6 +38,8 @@ pub(crate) struct Sample {
     pub(crate) rows: usize,
     /// Those that cannot become messages: their message ids, and why.
     pub(crate) bad: Vec<(String, String)>,
+    /// Those without a payload.
+    pub(crate) empty: usize,
 }
 
 impl TableSource {
@@ -50,11 +52,12 @@ impl TableSource {
         let (of, lanes) = (1_i32, Vec::<i32>::new());
         let parameters: [Parameter<'_>; 3] = [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8)];
         let look = Verb { name: "look", sql: &statements.look };
-        let [found, rows] = connection.pipeline(Access::Read, [(sql::INCARNATION, &[]), (look, &parameters)]).await?;
+        let [found, rows] =
+            connection.pipeline(Access::ReadTheirs, [(sql::INCARNATION, &[]), (look, &parameters)]).await?;
         let here = incarnation(&found)?;
         let columns = self.spec.id.len();
         let ids = rows.iter().map(|row| RowId::read(row, 0, columns)).collect::<Result<Vec<_>, _>>()?;
-        let mut bad = Vec::new();
+        let (mut bad, mut empty) = (Vec::new(), 0);
         let mut alone: Vec<&RowId> = Vec::new();
         let looked = self.rows_of(&connection, (&ids, of, INLINE_BYTES), &here, |row| {
             let number: i64 = row.try_get(0)?;
@@ -62,7 +65,10 @@ impl TableSource {
             let id = id.ok_or_else(|| Error::new(Kind::Internal, "the server gave a row that was not asked for"))?;
             match row.try_get::<_, i32>(2)? {
                 size if size > INLINE_BYTES => alone.push(id),
-                _ => bad.extend(self.wrong_with(id, row)),
+                _ => {
+                    bad.extend(self.wrong_with(id, row));
+                    empty += usize::from(without_payload(row));
+                }
             }
             Ok(())
         });
@@ -70,7 +76,7 @@ impl TableSource {
             Ok(()) => {}
             // One of them cannot be read, so that none was: each by itself.
             Err(error) if of_a_value(&error) => {
-                bad.clear();
+                (bad, empty) = (Vec::new(), 0);
                 alone = ids.iter().collect();
             }
             Err(error) => return Err(error),
@@ -78,6 +84,7 @@ impl TableSource {
         for id in alone {
             let looked = self.rows_of(&connection, (std::slice::from_ref(id), of, i32::MAX), &here, |row| {
                 bad.extend(self.wrong_with(id, row));
+                empty += usize::from(without_payload(row));
                 Ok(())
             });
             match looked.await {
@@ -86,7 +93,7 @@ impl TableSource {
             }
         }
         slot.put(connection);
-        Ok(Sample { rows: ids.len(), bad })
+        Ok(Sample { rows: ids.len(), bad, empty })
     }
 
     fn wrong_with(&self, id: &RowId, row: &Row) -> Option<(String, String)> {

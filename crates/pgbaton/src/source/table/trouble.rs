@@ -1,7 +1,9 @@
 //! What an error of the server says about the statements of an adopted table: whether a person has to change them, or a row, or
 //! whether it passes by itself. Pure.
 
+use super::TableName;
 use crate::error::Error;
+use crate::lane::RelayName;
 
 /// The connection, a transaction that the server ended because this process stood still in it or that may not write, an
 /// operator, the server's system: whatever is asked.
@@ -10,12 +12,33 @@ const OF_THE_SERVER: [&str; 4] = ["08", "25", "57P", "58"];
 const PASSING: [&str; 4] = ["40", "53", "55P", "57"];
 /// Values that cannot be read as what they are taken for, and texts that are too long for what is made of them.
 const OF_A_VALUE: [&str; 2] = ["22", "54"];
+/// Names that are not there, types that do not fit, rights that are missing, statements that are none.
+const OF_A_NAME: [&str; 2] = ["42", "3F"];
+/// Transactions that may not write: a server in recovery says so of all.
+const NOT_WRITING: &str = "25";
 /// Of a server that may write, it is the operator's SQL that writes where only reading is allowed.
 const READ_ONLY: &str = "25006";
 
-/// Whether the trouble may lie in a row, so that other lanes can be marked all the same.
-pub(super) fn of_a_row(error: &Error) -> bool {
-    error.sql_state().map_or(!error.is_transient(), |state| !is_of(state, &OF_THE_SERVER))
+/// Names, rights and what the operator wrote are for a person: the server's words about them, of this relay and table.
+pub(super) fn in_plain_words(error: Error, relay: &RelayName, table: &TableName) -> Error {
+    if !error.sql_state().is_some_and(|state| is_of(state, &OF_A_NAME)) {
+        return error;
+    }
+    let text = format!("relay {relay}, adopted table {table}: {}", error.in_words());
+    error.for_a_person(
+        text,
+        "Was the table altered, or a right taken back? Undo that, or correct the relay's `source` section; `pgbaton adopt --check` \
+         looks at both, and `--grants` prints what the relay's role needs. It is looked at again every few seconds",
+    )
+}
+
+/// Whether the trouble may lie in a row, so that other lanes can be marked all the same. A server that goes on after it has
+/// nothing against others: a trigger says by itself what it likes.
+pub(super) fn of_a_row(error: &Error, goes_on: bool) -> bool {
+    let may_write = |state: &str| !state.starts_with(NOT_WRITING);
+    error
+        .sql_state()
+        .map_or(!error.is_transient(), |state| !is_of(state, &OF_THE_SERVER) || (goes_on && may_write(state)))
 }
 
 /// Whether a value of a row cannot be what the statement takes it for: a text that is no JSON, bytes that are no text.
@@ -25,7 +48,7 @@ pub(super) fn of_a_value(error: &Error) -> bool {
 
 /// Whether marking the same may succeed at the next attempt.
 pub(super) fn waits(error: &Error) -> bool {
-    error.sql_state().is_some_and(|state| is_of(state, &PASSING))
+    error.sql_state().is_some_and(|state| is_of(state, &PASSING) || is_of(state, &OF_THE_SERVER))
 }
 
 /// Whether it has nothing to do with what the operator's SQL says.
