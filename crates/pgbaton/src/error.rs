@@ -19,7 +19,7 @@ pub struct Error {
     /// The server's five characters, where it was the server that complained.
     sql_state: Option<String>,
     /// The server's words where they may quote what it was given: for those who know that it was given nothing of a message.
-    quoting: Option<String>,
+    quoting: Option<Box<str>>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -184,7 +184,7 @@ impl From<tokio_postgres::Error> for Error {
         };
         let mut error = Self::from_server(code, format!("{said} ({})", code.code()));
         error.sql_state = Some(code.code().to_owned());
-        error.quoting = (*code == SqlState::SYNTAX_ERROR).then(|| db.message().to_owned());
+        error.quoting = (*code == SqlState::SYNTAX_ERROR).then(|| db.message().into());
         error
     }
 }
