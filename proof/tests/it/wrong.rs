@@ -328,7 +328,7 @@ impl Scene {
             self.stop(&name).await;
         }
         for (place, ids) in self.arrived().await {
-            self.book.tell(Event::Arrived { place, ids });
+            self.book.tell(Event::Arrived { place, ids, contents: Vec::new() });
         }
         self.book.tell(Event::Ledger { transactions: writer::ledger(&self.admin).await });
         self.book.tell(book::end(&self.book, &self.others));

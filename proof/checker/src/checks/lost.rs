@@ -1,5 +1,6 @@
 //! lost: every message of a committed transaction arrived at the sink. What an asynchronous fail-over lost may have arrived or
-//! not, and is counted apart; so is what arrived and may have been committed until a fail-over, or never was.
+//! not, and is counted apart; so is what arrived and may have been committed until a fail-over, or never was, and what the owner
+//! of an adopted table deleted before it arrived.
 //!
 //! Of a lost message is shown what its writer did, whether it was ever published, which position passed it, and whether a segment
 //! was emptied after its commit.
@@ -17,7 +18,9 @@ pub fn check(case: &Case, found: &mut Found) {
         match case.fates.of(message) {
             Fate::Committed => {
                 found.counts.messages += 1;
-                if !arrived {
+                if !arrived && case.meddled.is_deleted(message) {
+                    found.counts.deleted_undelivered += 1;
+                } else if !arrived {
                     found.counts.lost += 1;
                     found.violation(facts, Check::Lost, || tell(case, message));
                 }
@@ -34,6 +37,7 @@ fn tell(case: &Case, message: MessageNo) -> (String, Vec<Line>, About) {
     let facts = &case.facts;
     let mut lines = case.lines_of_write(message);
     let published = case.publishes_of(message);
+    lines.extend(case.lines_of_deeds(message));
     lines.extend(case.lines_of_publishes(message));
     let mut about = case.about(&[message]);
     let mut text = format!("Message {} was committed and never arrived", case.id(message));
