@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
+use checker::history::Deed;
 use serde::Serialize;
 
 use super::faults;
@@ -88,6 +89,15 @@ pub(super) fn find_kinds_that_never_came(stage: &Stage) {
     }
 }
 
+/// An owner of the table who leaves it alone shows nothing, either. A minute is enough for each deed.
+pub(super) fn find_deeds_that_never_came(stage: &Stage, written: Written) {
+    const ENOUGH: Duration = Duration::from_secs(60);
+    let deeds = stage.plan.source.deeds().iter().filter(|_| stage.plan.length >= ENOUGH);
+    for deed in deeds.filter(|deed| written.meddled.of(**deed) == 0) {
+        stage.log.find(format!("no row was ever {deed:?} by the table's owner"));
+    }
+}
+
 impl Summary {
     /// What a long run has to have seen besides all faults.
     pub(super) fn find_what_never_happened(&mut self) {
@@ -124,6 +134,11 @@ impl Summary {
             ("  rolled back", written.rolled_back),
             ("  failed or unsure", written.unsure),
             ("  bulk loads", written.bulk_loads),
+            ("rows locked by their owner", written.meddled.of(Deed::Locked)),
+            ("  changed", written.meddled.of(Deed::Changed)),
+            ("  of another key from then on", written.meddled.of(Deed::Rekeyed)),
+            ("  set back", written.meddled.of(Deed::SetBack)),
+            ("  deleted", written.meddled.of(Deed::Deleted)),
             ("transactions in the ledger", self.ledger as u64),
             ("messages arrived", self.arrived),
             ("faults", self.faults_done as u64),

@@ -101,7 +101,7 @@ fn emptied_after(case: &Case, write: &Write) -> Option<(u32, Line)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::Event;
+    use crate::history::{Deed, Event};
     use crate::story::{Story, grant};
 
     #[test]
@@ -126,6 +126,21 @@ mod tests {
         let found = story.judged(check);
         assert_eq!(found.of(Check::Lost), 0);
         assert_eq!((found.counts.fail_over_lost_delivered, found.counts.fail_over_lost_undelivered), (1, 1));
+    }
+
+    #[test]
+    fn what_was_deleted_need_not_arrive() {
+        let story = |deed, ids: &[&str], ledger: &[u64]| {
+            let story = Story::run(true).wrote(10, 1, &["a", "b"]).meddled(20, 2, deed, ids).ledger(90, ledger);
+            let found = story.arrived(95, "t", &["b"]).judged(check);
+            (found.of(Check::Lost), found.counts.lost, found.counts.deleted_undelivered)
+        };
+        assert_eq!(story(Deed::Deleted, &["a"], &[1, 2]), (0, 0, 1));
+        assert_eq!(story(Deed::Deleted, &["a"], &[1]), (1, 1, 0), "it was not committed");
+        assert_eq!(story(Deed::Deleted, &["b"], &[1, 2]), (1, 1, 0), "that was another row");
+        for deed in [Deed::Locked, Deed::Changed, Deed::Rekeyed, Deed::SetBack] {
+            assert_eq!(story(deed, &["a"], &[1, 2]), (1, 1, 0), "{deed:?}");
+        }
     }
 
     #[test]

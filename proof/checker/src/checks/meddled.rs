@@ -182,3 +182,117 @@ fn untold(case: &Case, found: &mut Found, (message, row): (MessageNo, &Row), tol
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::story::{Story, grant};
+
+    /// Sent by `r` from 10 on and marked by 20, as transaction 1 wrote it.
+    fn marked(exactly_once: bool) -> Story {
+        let g = grant(0, 1, 1);
+        let story = Story::run(exactly_once).claimed(5, "r", &[g.clone()]).wrote(1, 1, &["a"]);
+        story.published(10, "r", &g, 1, &["a"], "d").marked(20, &g, 1, false, &[])
+    }
+
+    fn violations(story: &Story) -> u64 {
+        story.violations(check, Check::Meddled)
+    }
+
+    #[test]
+    fn what_was_set_back_is_sent_again() {
+        let g = grant(0, 1, 1);
+        let set_back = |exactly_once| marked(exactly_once).meddled(30, 2, Deed::SetBack, &["a"]).ledger(90, &[1, 2]);
+        let again = |exactly_once, letter| set_back(exactly_once).published(40, "r", &g, 2, &["a"], letter);
+        let good = again(false, "d").arrived(95, "t", &["a", "a"]).judged(check);
+        assert_eq!((good.of(Check::Meddled), good.counts.sent_again), (0, 1));
+        assert_eq!(good.counts.meddled, [(Deed::SetBack, 1)].into());
+        assert_eq!(violations(&again(true, "r").arrived(95, "t", &["a"])), 0);
+        assert_eq!(violations(&again(true, "x").arrived(95, "t", &["a"])), 1);
+        assert_eq!(violations(&again(false, "d").arrived(95, "t", &["a"])), 1, "it arrived once");
+        assert_eq!(violations(&set_back(true).arrived(95, "t", &["a"])), 1);
+        assert_eq!(violations(&set_back(false).arrived(95, "t", &["a"])), 2);
+        let before = marked(true).meddled(30, 2, Deed::SetBack, &["a"]).published(29, "r", &g, 2, &["a"], "r");
+        assert_eq!(violations(&before.ledger(90, &[1, 2])), 1, "what was sent before does not count");
+    }
+
+    #[test]
+    fn what_was_set_back_twice_is_sent_twice() {
+        let g = grant(0, 1, 1);
+        let twice = |first, second| {
+            let story = marked(true).meddled(30, 2, Deed::SetBack, &["a"]).meddled(60, 3, Deed::SetBack, &["a"]);
+            let story = story.published(first, "r", &g, 2, &["a"], "r").published(second, "r", &g, 3, &["a"], "r");
+            violations(&story.ledger(90, &[1, 2, 3]))
+        };
+        assert_eq!((twice(40, 70), twice(40, 50), twice(70, 80)), (0, 1, 1));
+    }
+
+    /// Rolled back, lost by a fail-over, deleted after it, or in two lanes before it.
+    #[test]
+    fn not_every_setting_back_has_to_be_followed() {
+        let set_back = |story: Story, t| story.meddled(t, 2, Deed::SetBack, &["a"]);
+        let undone = marked(true).meddles(30, 2, Deed::SetBack, &["a"]).rolled_back(31, 2).ledger(90, &[1]);
+        assert_eq!(violations(&undone), 0);
+        let lost = set_back(marked(true), 30).failed_over(40, 50, 2, false).ledger(90, &[1]);
+        assert_eq!(violations(&lost), 0);
+        for (deed, t, expected) in
+            [(Deed::Deleted, 40, 0), (Deed::Rekeyed, 8, 0), (Deed::Rekeyed, 40, 1), (Deed::Changed, 8, 1)]
+        {
+            let story = set_back(marked(true).meddled(t, 3, deed, &["a"]), 30).ledger(90, &[1, 2, 3]).judged(check);
+            assert_eq!(story.of(Check::Meddled), expected, "{deed:?} at {t}");
+            assert_eq!(story.counts.set_back_in_vain, 1 - expected);
+        }
+        let other = set_back(marked(true).wrote(2, 4, &["b"]).meddled(40, 3, Deed::Deleted, &["b"]), 30);
+        assert_eq!(violations(&other.ledger(90, &[1, 2, 3, 4])), 1, "that was another row");
+    }
+
+    #[test]
+    fn what_arrives_says_what_its_sender_may_have_read() {
+        let (g, next) = (grant(0, 1, 1), grant(0, 1, 2));
+        let story = |published, content: Option<u64>| {
+            let contents: Vec<(u32, u64)> = content.into_iter().map(|content| (0, content)).collect();
+            let story = Story::run(false).claimed(5, "r", &[g.clone()]).claimed(40, "s", &[next.clone()]);
+            let story = story.wrote(1, 1, &["a"]).meddled(30, 2, Deed::Changed, &["a"]);
+            let story = story.meddles(32, 3, Deed::Changed, &["a"]).rolled_back(33, 3);
+            let (by, grant) = if published < 40 { ("r", &g) } else { ("s", &next) };
+            let story = story.published(published, by, grant, 1, &["a"], "d");
+            violations(&story.ledger(90, &[1, 2]).arrived_as(95, "t", &["a"], &contents))
+        };
+        assert_eq!((story(10, None), story(10, Some(2))), (0, 1), "it was sent before it was changed");
+        assert_eq!((story(35, None), story(35, Some(2))), (0, 0), "nobody knows when it was read");
+        assert_eq!((story(50, None), story(50, Some(2))), (1, 0), "it was read after it was changed");
+        assert_eq!((story(50, Some(3)), story(50, Some(4))), (1, 1), "rolled back, and of nobody");
+        let unchanged = marked(false).ledger(90, &[1]);
+        assert_eq!(violations(&unchanged.clone().arrived(95, "t", &["a"])), 0);
+        assert_eq!(violations(&unchanged.arrived_as(95, "t", &["a"], &[(0, 2)])), 1);
+    }
+
+    #[test]
+    fn what_was_changed_in_flight_is_told() {
+        let g = grant(0, 1, 1);
+        let story = |changed_at, again, told: &[&str]| {
+            let story = Story::run(false).claimed(5, "r", &[g.clone()]).wrote(1, 1, &["a"]);
+            let story = story.meddled(changed_at, 2, Deed::Changed, &["a"]).published(10, "r", &g, 1, &["a"], "d");
+            story.marked(20, &g, 1, again, told).ledger(90, &[1, 2]).arrived(95, "t", &["a"]).judged(check)
+        };
+        let told = story(15, false, &["a"]);
+        assert_eq!((told.of(Check::Meddled), told.counts.changes_told, told.counts.former_contents), (0, 1, 1));
+        assert_eq!(story(15, false, &[]).of(Check::Meddled), 1);
+        assert_eq!(story(15, true, &[]).of(Check::Meddled), 0, "an attempt whose answer was lost may have met it");
+        assert_eq!(story(8, false, &[]).of(Check::Meddled), 0, "it may have been read afterwards");
+        assert_eq!(story(18, false, &[]).of(Check::Meddled), 0, "the mark may have come first");
+        assert_eq!(story(15, false, &["a", "b"]).of(Check::Meddled), 1, "nobody had changed b");
+        assert_eq!(story(30, false, &["a"]).of(Check::Meddled), 1, "nobody had changed it by then");
+    }
+
+    #[test]
+    fn what_was_deleted_is_sent_by_nobody_who_came_later() {
+        let (old, new) = (grant(0, 1, 1), grant(0, 1, 2));
+        for (claimed, expected) in [(21, 0), (22, 1)] {
+            let story = Story::run(false).claimed(5, "r", &[old.clone()]).wrote(1, 1, &["a"]);
+            let story = story.meddled(20, 2, Deed::Deleted, &["a"]).claimed(claimed, "s", &[new.clone()]);
+            let story = story.published(25, "r", &old, 1, &["a"], "d").published(30, "s", &new, 1, &["a"], "d");
+            assert_eq!(violations(&story.ledger(90, &[1, 2])), expected);
+        }
+    }
+}

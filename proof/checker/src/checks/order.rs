@@ -164,6 +164,7 @@ impl Times {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::Deed;
     use crate::story::{Story, grant};
 
     fn written() -> Story {
@@ -181,6 +182,17 @@ mod tests {
         let bad = written().arrived(9, "t", &["k#1", "k#3", "k#2", "x#1"]).judged(check);
         assert_eq!((bad.of(Check::Order), bad.counts.out_of_order), (1, 1));
         assert!(bad.listed[0].text.contains("Message k#2, number 2 of key 107, arrived after k#3"));
+    }
+
+    #[test]
+    fn a_row_that_moved_or_is_gone_has_no_order_and_the_others_have() {
+        for deed in [Deed::Rekeyed, Deed::Deleted, Deed::Changed, Deed::SetBack, Deed::Locked] {
+            let meddled = |id| written().meddled(3, 4, deed, &[id]).ledger(5, &[4]);
+            let late = |id| meddled(id).arrived(9, "t", &["k#1", "k#3", "k#2"]).violations(check, Check::Order);
+            let left_out = matches!(deed, Deed::Rekeyed | Deed::Deleted);
+            assert_eq!((late("k#2"), late("k#3")), if left_out { (0, 0) } else { (1, 1) }, "{deed:?}");
+            assert_eq!(late("k#1"), 1, "{deed:?}");
+        }
     }
 
     /// Every order of four messages: accused exactly when one of them is overtaken.

@@ -286,7 +286,10 @@ impl TableSource {
         }
         connection.commit(sql::INCARNATION, &[]).await?;
         history::acknowledged(self.replica, sent, here, || {
-            (written(pieces, (&met.ours, &met.repeated)), changed.iter().map(|row| message_id(&self.relay, row)).collect())
+            (
+                written(pieces, (&met.ours, &met.repeated)),
+                changed.iter().map(|row| message_id(&self.relay, row)).collect(),
+            )
         });
         let lost = lanes.into_iter().filter(|lane| !met.ours.contains(lane)).collect();
         Ok(Marked::But { lost, over: Vec::new(), met: any || !changed.is_empty(), changed })

@@ -96,3 +96,83 @@ impl<'a> Owner<'a> {
             })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::check;
+    use crate::found::Check;
+    use crate::history::{Deed, Grant};
+    use crate::story::{Story, grant};
+    use crate::verdict::Repeats;
+
+    /// Two owners of two lanes.
+    fn lanes(exactly_once: bool) -> (Story, [Grant; 2]) {
+        let lanes = [grant(0, 2, 1), grant(1, 2, 1)];
+        let story = Story::run(exactly_once).joined(1, "r", 1_000).joined(1, "s", 1_000);
+        (story.claimed(5, "r", &lanes[..1]).claimed(5, "s", &lanes[1..]), lanes)
+    }
+
+    fn found(story: &Story) -> (u64, Repeats) {
+        let found = story.judged(check);
+        (found.of(Check::Repeats), found.counts.repeats)
+    }
+
+    #[test]
+    fn a_setting_back_excuses_one_repeat_of_that_row() {
+        for (exactly_once, letter) in [(false, "d"), (true, "r")] {
+            let (story, [g, _]) = lanes(exactly_once);
+            let sent = story.published(10, "r", &g, 1, &["a"], "d").marked(20, &g, 1, false, &[]);
+            let set_back = |t, ids: &[&str]| sent.clone().meddled(t, 2, Deed::SetBack, ids).ledger(900, &[2]);
+            let again = |story: Story, t, batch| story.published(t, "r", &g, batch, &["a"], letter);
+            let once = Repeats { set_back: 1, ..Repeats::default() };
+            assert_eq!(found(&again(set_back(30, &["a"]), 40, 2)), (0, once.clone()));
+            let twice = again(again(set_back(30, &["a"]), 40, 2).marked(50, &g, 2, false, &[]), 60, 3);
+            let wrong = if exactly_once { 2 } else { 1 };
+            assert_eq!(found(&twice), (wrong, once.clone()), "once for each setting back");
+            assert_eq!(found(&again(set_back(50, &["a"]), 40, 2)).0, wrong, "it was sent before");
+            assert_eq!(found(&again(set_back(8, &["a"]), 40, 2)).0, wrong, "it was marked later");
+            assert_eq!(found(&again(set_back(30, &["b"]), 40, 2)).0, wrong, "that was another row");
+            assert_eq!(found(&again(set_back(30, &["a"]).rolled_back(31, 2), 40, 2)), (0, once), "the ledger knows");
+            let undone = sent.clone().meddles(30, 2, Deed::SetBack, &["a"]).rolled_back(31, 2).ledger(900, &[]);
+            assert_eq!(found(&again(undone, 40, 2)).0, wrong);
+            for deed in [Deed::Locked, Deed::Changed, Deed::Rekeyed, Deed::Deleted] {
+                let story = sent.clone().meddled(30, 2, deed, &["a"]).ledger(900, &[2]);
+                assert_eq!(found(&again(story, 40, 2)).0, wrong, "{deed:?} excuses nothing within one lane");
+            }
+        }
+    }
+
+    /// The answer to the mark was lost: the position that covers it was written for a later batch.
+    #[test]
+    fn when_it_was_marked_only_the_mark_of_its_very_batch_knows() {
+        let (story, [g, _]) = lanes(false);
+        let sent = story.published(10, "r", &g, 1, &["a"], "d").meddled(30, 2, Deed::SetBack, &["a"]).ledger(900, &[2]);
+        let next = |batch, again| {
+            let story = sent.clone().published(35, "r", &g, 2, &["b"], "d").marked(40, &g, batch, again, &[]);
+            found(&story.published(50, "r", &g, 3, &["a"], "d")).0
+        };
+        assert_eq!((next(2, false), next(1, true), next(1, false)), (0, 0, 1));
+    }
+
+    #[test]
+    fn a_row_of_another_key_may_be_in_two_lanes() {
+        let rekeyed = (0, Repeats { rekeyed: 1, ..Repeats::default() });
+        for (exactly_once, letter) in [(false, "d"), (true, "r")] {
+            let (story, [a, b]) = lanes(exactly_once);
+            let sent = story.published(10, "r", &a, 1, &["a"], "d");
+            let other = |story: Story, t| story.published(t, "s", &b, 1, &["a"], letter).ledger(900, &[2]);
+            let moved = |t, deed, ids: &[&str]| sent.clone().meddled(t, 2, deed, ids);
+            assert_eq!(found(&other(moved(15, Deed::Rekeyed, &["a"]), 20)), rekeyed);
+            assert_eq!(found(&other(moved(15, Deed::Rekeyed, &["a"]).marked(18, &a, 1, false, &[]), 20)), rekeyed);
+            assert!(found(&other(moved(15, Deed::Rekeyed, &["b"]), 20)).0 > 0, "that was another row");
+            assert!(found(&other(moved(25, Deed::Rekeyed, &["a"]), 20)).0 > 0, "it was sent before");
+            assert!(found(&other(moved(15, Deed::Changed, &["a"]), 20)).0 > 0);
+            let late =
+                moved(15, Deed::Rekeyed, &["a"]).marked(18, &a, 1, false, &[]).claimed(19, "q", &[grant(1, 2, 2)]);
+            let late = late.published(20, "q", &grant(1, 2, 2), 1, &["a"], letter).ledger(900, &[2]);
+            assert!(found(&late).0 > 0, "it took the lane after the row was marked");
+            let again = other(moved(15, Deed::Rekeyed, &["a"]), 20).published(30, "r", &a, 2, &["a"], letter);
+            assert!(found(&again).0 > 0, "nothing excuses that its first lane sends it once more");
+        }
+    }
+}
