@@ -76,11 +76,12 @@ fn published_again(case: &Case, found: &mut Found) {
             let (Some(carrier), Some(oldest)) = (carrier.get_mut(index), oldest.get_mut(index)) else { continue };
             let all_before = owner.before(*message, (number, publish), carrier.replace(number));
             if exactly_once && dropped && *oldest == publish.timeline {
+                let taken_before = owner.last_taken(*message, number);
                 let mut excuse = |(before, earlier): (PublishNo, &Publish)| {
                     let cover = case.coverage.holds_at(&facts.fail_overs, before, publish.t);
                     owner.excuse(*message, (before, earlier), (number, publish), cover)
                 };
-                if !all_before.iter().any(|before| excuse(*before).is_some()) {
+                if !taken_before.iter().chain(&all_before).any(|before| excuse(*before).is_some()) {
                     dropped_without_reason(case, found, *message, publish);
                 }
             }

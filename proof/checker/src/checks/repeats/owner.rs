@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use super::Reason;
+use super::{Reason, letter};
 use crate::case::Case;
 use crate::covered::Cover;
-use crate::facts::{MessageNo, Publish, PublishNo, at};
+use crate::facts::{MessageNo, Publish, PublishNo, at, taken};
 use crate::history::{Deed, Nanos};
 use crate::lanes::related;
 use crate::meddled::Row;
@@ -39,6 +39,14 @@ impl<'a> Owner<'a> {
         let before = calls.take_while(|call| *call != number).filter_map(found);
         let own = before.filter(|(_, earlier)| self.in_one_lane(earlier, publish)).last();
         last.into_iter().chain(own).collect()
+    }
+
+    /// The last call before of which the sink said that it took the row's message: what it drops later it may have from that one.
+    pub(super) fn last_taken(&self, message: MessageNo, number: PublishNo) -> Option<(PublishNo, &'a Publish)> {
+        let row = self.case.meddled.of(message)?;
+        let before = row.calls.iter().map(|call| call.number).take_while(|call| *call != number);
+        let found = before.filter_map(|number| Some((number, at(&self.case.facts.publishes, number)?)));
+        found.filter(|(_, earlier)| letter(self.case, message, earlier).is_some_and(taken)).last()
     }
 
     fn in_one_lane(&self, a: &Publish, b: &Publish) -> bool {
@@ -140,6 +148,19 @@ mod tests {
                 assert_eq!(found(&again(story, 40, 2)).0, wrong, "{deed:?} excuses nothing within one lane");
             }
         }
+    }
+
+    /// It was sent again, and the sink had not taken it then: what it drops later it has from before.
+    #[test]
+    fn an_answer_that_was_lost_does_not_use_a_setting_back_up() {
+        let (story, [g, _]) = lanes(true);
+        let sent = story.published(10, "r", &g, 1, &["a"], "d").marked(20, &g, 1, false, &[]);
+        let unsure = |story: Story| story.published(40, "r", &g, 2, &["a"], "ambiguous");
+        let dropped = |story: Story, t| story.published(t, "r", &g, 2, &["a"], "r").ledger(900, &[2]);
+        let good = dropped(unsure(sent.clone().meddled(30, 2, Deed::SetBack, &["a"])), 50);
+        assert_eq!(found(&good), (0, Repeats { set_back: 1, ambiguous: 1, ..Repeats::default() }));
+        assert_eq!(found(&dropped(good, 60)).0, 2);
+        assert!(found(&dropped(unsure(sent), 50)).0 > 0);
     }
 
     /// The answer to the mark was lost: the position that covers it was written for a later batch.
