@@ -191,7 +191,7 @@ mod tests {
     /// Sent by `r` from 10 on and marked by 20, as transaction 1 wrote it.
     fn marked(exactly_once: bool) -> Story {
         let g = grant(0, 1, 1);
-        let story = Story::run(exactly_once).claimed(5, "r", &[g.clone()]).wrote(1, 1, &["a"]);
+        let story = Story::run(exactly_once).claimed(5, "r", std::slice::from_ref(&g)).wrote(1, 1, &["a"]);
         story.published(10, "r", &g, 1, &["a"], "d").marked(20, &g, 1, false, &[])
     }
 
@@ -251,7 +251,11 @@ mod tests {
         let (g, next) = (grant(0, 1, 1), grant(0, 1, 2));
         let story = |published, content: Option<u64>| {
             let contents: Vec<(u32, u64)> = content.into_iter().map(|content| (0, content)).collect();
-            let story = Story::run(false).claimed(5, "r", &[g.clone()]).claimed(40, "s", &[next.clone()]);
+            let story = Story::run(false).claimed(5, "r", std::slice::from_ref(&g)).claimed(
+                40,
+                "s",
+                std::slice::from_ref(&next),
+            );
             let story = story.wrote(1, 1, &["a"]).meddled(30, 2, Deed::Changed, &["a"]);
             let story = story.meddles(32, 3, Deed::Changed, &["a"]).rolled_back(33, 3);
             let (by, grant) = if published < 40 { ("r", &g) } else { ("s", &next) };
@@ -271,7 +275,7 @@ mod tests {
     fn what_was_changed_in_flight_is_told() {
         let g = grant(0, 1, 1);
         let story = |changed_at, again, told: &[&str]| {
-            let story = Story::run(false).claimed(5, "r", &[g.clone()]).wrote(1, 1, &["a"]);
+            let story = Story::run(false).claimed(5, "r", std::slice::from_ref(&g)).wrote(1, 1, &["a"]);
             let story = story.meddled(changed_at, 2, Deed::Changed, &["a"]).published(10, "r", &g, 1, &["a"], "d");
             story.marked(20, &g, 1, again, told).ledger(90, &[1, 2]).arrived(95, "t", &["a"]).judged(check)
         };
@@ -289,8 +293,8 @@ mod tests {
     fn what_was_deleted_is_sent_by_nobody_who_came_later() {
         let (old, new) = (grant(0, 1, 1), grant(0, 1, 2));
         for (claimed, expected) in [(21, 0), (22, 1)] {
-            let story = Story::run(false).claimed(5, "r", &[old.clone()]).wrote(1, 1, &["a"]);
-            let story = story.meddled(20, 2, Deed::Deleted, &["a"]).claimed(claimed, "s", &[new.clone()]);
+            let story = Story::run(false).claimed(5, "r", std::slice::from_ref(&old)).wrote(1, 1, &["a"]);
+            let story = story.meddled(20, 2, Deed::Deleted, &["a"]).claimed(claimed, "s", std::slice::from_ref(&new));
             let story = story.published(25, "r", &old, 1, &["a"], "d").published(30, "s", &new, 1, &["a"], "d");
             assert_eq!(violations(&story.ledger(90, &[1, 2])), expected);
         }
