@@ -181,12 +181,16 @@ impl SourceKind {
         }
     }
 
-    /// Does it, and gives the ids of just those rows that it met. Of marked rows there are many, in no order: some are picked by
-    /// chance.
+    /// Does it, and gives the ids of just those rows that it met. Of marked rows there are many, in no order: the newest are picked, or
+    /// some by chance.
     pub(super) fn meddle(self, pick: &Pick, number: u64) -> String {
         let Pick { deed, skip, rows, key, size } = pick;
         let pending = self.pending();
         let picked = match deed {
+            Deed::SetBack if *skip == 0 => format!(
+                "select id from shop.outbox where published_at > clock_timestamp() - interval '1 s'
+                 order by published_at desc limit {rows} for update"
+            ),
             Deed::SetBack => format!(
                 "select id from shop.outbox tablesample system (5) where published_at is not null limit {rows} for update"
             ),

@@ -134,17 +134,22 @@ impl Summary {
             ("  rolled back", written.rolled_back),
             ("  failed or unsure", written.unsure),
             ("  bulk loads", written.bulk_loads),
-            ("rows locked by their owner", written.meddled.of(Deed::Locked)),
-            ("  changed", written.meddled.of(Deed::Changed)),
-            ("  of another key from then on", written.meddled.of(Deed::Rekeyed)),
-            ("  set back", written.meddled.of(Deed::SetBack)),
-            ("  deleted", written.meddled.of(Deed::Deleted)),
             ("transactions in the ledger", self.ledger as u64),
             ("messages arrived", self.arrived),
-            ("faults", self.faults_done as u64),
         ] {
             let _ = writeln!(text, "  {name:<28} {number:>12}");
         }
+        for deed in self.source.deeds() {
+            let name = match deed {
+                Deed::Locked => "rows locked by their owner",
+                Deed::Changed => "  changed",
+                Deed::Rekeyed => "  of another key",
+                Deed::SetBack => "  set back",
+                Deed::Deleted => "  deleted",
+            };
+            let _ = writeln!(text, "  {name:<28} {:>12}", written.meddled.of(*deed));
+        }
+        let _ = writeln!(text, "  {:<28} {:>12}", "faults", self.faults_done);
         for (kind, Count { done, not_then, failed, longest_ms }) in &self.faults {
             let _ = write!(
                 text,
