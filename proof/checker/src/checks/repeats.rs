@@ -81,7 +81,9 @@ fn published_again(case: &Case, found: &mut Found) {
                     let cover = case.coverage.holds_at(&facts.fail_overs, before, publish.t);
                     owner.excuse(*message, (before, earlier), (number, publish), cover)
                 };
-                if !taken_before.iter().chain(&all_before).any(|before| excuse(*before).is_some()) {
+                if !taken_before.iter().chain(&all_before).any(|before| excuse(*before).is_some())
+                    && !owner.is_sent_meanwhile(*message, (number, publish))
+                {
                     dropped_without_reason(case, found, *message, publish);
                 }
             }
@@ -89,7 +91,7 @@ fn published_again(case: &Case, found: &mut Found) {
             for before in &all_before {
                 again((&reasons, &mut owner), found, *message, *before, (number, publish));
             }
-            if all_before.is_empty() && dropped {
+            if all_before.is_empty() && dropped && !owner.is_sent_meanwhile(*message, (number, publish)) {
                 found.violation(facts, Check::Repeats, || {
                     let text =
                         format!("The sink dropped message {} as a repeat of what nobody published", case.id(*message));

@@ -313,7 +313,7 @@ pub(super) async fn rows_locked(stage: &Stage, hit: &mut Hit) -> Result<bool, Er
     }
     let ended = within(admin.batch_execute("commit")).await;
     fault.end();
-    if any && admin.is_closed() {
+    if admin.is_closed() {
         stage.log.effect("rows_locked was cut short");
         return Ok(false);
     }

@@ -79,6 +79,18 @@ impl<'a> Owner<'a> {
         Some(|repeats| &mut repeats.set_back)
     }
 
+    /// Whether a call of the other lane that the row is in began before this one was answered: of two such calls the sink may take
+    /// what it has from the one that began later.
+    pub(super) fn is_sent_meanwhile(&self, message: MessageNo, (number, publish): (PublishNo, &Publish)) -> bool {
+        let Some(row) = self.case.meddled.of(message) else { return false };
+        let answered = publish.answered.map_or(Nanos::MAX, |(t, _)| t);
+        let mut later = row.calls.iter().filter(|call| publish.t <= call.t && call.t <= answered);
+        later.any(|call| {
+            let other = at(&self.case.facts.publishes, call.number);
+            other.is_some_and(|other| self.is_in_two_lanes(row, (number, publish), (call.number, other), None))
+        })
+    }
+
     /// Whether one of two calls, of lanes that have nothing in common, may have read the row under its former key and the other
     /// one under its new key; the second one before it was marked for the first.
     fn is_in_two_lanes(
@@ -161,6 +173,19 @@ mod tests {
         assert_eq!(found(&good), (0, Repeats { set_back: 1, ambiguous: 1, ..Repeats::default() }));
         assert_eq!(found(&dropped(good, 60)).0, 2);
         assert!(found(&dropped(unsure(sent), 50)).0 > 0);
+    }
+
+    /// The sink has it from the call that began later.
+    #[test]
+    fn of_two_lanes_at_once_either_may_come_first() {
+        let (story, [a, b]) = lanes(true);
+        let both = |deed, answered| {
+            let story = story.clone().meddled(8, 2, deed, &["a"]).publish(10, "r", &a, 1, &["a"]).writing(11, "r", &a);
+            let story = story.published(15, "s", &b, 1, &["a"], "d");
+            found(&story.answered(answered, "r", &a, 1, "r").ledger(900, &[2])).0
+        };
+        assert_eq!((both(Deed::Rekeyed, 20), both(Deed::Rekeyed, 14)), (0, 1));
+        assert_eq!(both(Deed::Changed, 20), 2, "it has no other lane");
     }
 
     /// The answer to the mark was lost: the position that covers it was written for a later batch.
