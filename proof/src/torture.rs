@@ -153,6 +153,7 @@ async fn perform(plan: Plan) -> Result<Summary, Error> {
     stage.heal().await;
     let (written, ended) = writers.stop().await;
     stage.log.find_failure("the writers", ended);
+    summary::find_deeds_that_never_came(&stage, written);
     stage.log.book.tell(Event::Calm);
     let calm = Instant::now();
     eprintln!("calm: {} messages committed, {} faults", written.messages, stage.log.done());

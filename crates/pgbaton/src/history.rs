@@ -169,18 +169,23 @@ pub(crate) struct Position<'a> {
     pub(crate) batch: i64,
     /// xmax of S. None of an adopted table, whose own rows say what was dealt with.
     pub(crate) consumed: Option<Xid>,
+    /// It was written before, by an attempt whose answer was lost.
+    pub(crate) again: bool,
 }
 
-/// These positions were written by a transaction whose first statement was sent at `sent`.
+/// These positions were written by a transaction whose first statement was sent at `sent`, and messages of an adopted table whose
+/// rows had been changed since they were read were marked with the others.
 pub(crate) fn acknowledged<'a>(
     replica: ReplicaId,
     sent: BootInstant,
     here: &Incarnation,
-    positions: impl FnOnce() -> Vec<Position<'a>>,
+    written: impl FnOnce() -> (Vec<Position<'a>>, Vec<String>),
 ) {
     tell("acknowledged", || {
-        let positions: Vec<Value> = positions().iter().map(position).collect();
-        json!({ "replica": id(replica), "sent": nanos(sent), "timeline": here.timeline, "positions": positions })
+        let (positions, changed) = written();
+        let positions: Vec<Value> = positions.iter().map(position).collect();
+        let (replica, sent) = (id(replica), nanos(sent));
+        json!({ "replica": replica, "sent": sent, "timeline": here.timeline, "positions": positions, "changed": changed })
     });
 }
 
@@ -209,7 +214,8 @@ fn grants(lanes: &[Grant]) -> Vec<Value> {
 }
 
 fn position(position: &Position<'_>) -> Value {
-    json!({ "grant": grant(position.grant), "batch": position.batch, "consumed": position.consumed.map(|xid| xid.0) })
+    let Position { grant: of, batch, consumed, again } = position;
+    json!({ "grant": grant(of), "batch": batch, "consumed": consumed.map(|xid| xid.0), "again": again })
 }
 
 #[cfg(not(feature = "faults"))]

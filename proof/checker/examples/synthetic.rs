@@ -145,14 +145,15 @@ fn deliver(lane: &mut Lane, out: &mut Out, stage: &mut Out, t: Nanos) -> io::Res
     lane.batch += 1;
     let (replica, grant, batch) = (lane.replica.clone(), lane.grant.clone(), lane.batch);
     let answer = "d".repeat(ids.len());
-    stage.tell(t, Event::Arrived { place: "inbox".into(), ids: ids.clone() })?;
+    stage.tell(t, Event::Arrived { place: "inbox".into(), ids: ids.clone(), contents: Vec::new() })?;
     let (lane, timeline) = (grant.clone(), 1);
     out.tell(t, Event::Publish { replica: replica.clone(), grant: lane.clone(), timeline, batch, ids })?;
     out.tell(t, Event::Writing { replica: replica.clone(), grant: lane, looked: t })?;
     out.tell(t + 1, Event::Answered { replica: replica.clone(), grant: grant.clone(), batch, answer })?;
     if batch % TO_ONE_POSITION == 0 {
-        let positions = vec![Position { grant, batch, consumed: Some(t) }];
-        out.tell(t + 3, Event::Acknowledged { replica, sent: t + 2, timeline: 1, positions })?;
+        let positions = vec![Position { grant, batch, consumed: Some(t), again: false }];
+        let (sent, changed) = (t + 2, Vec::new());
+        out.tell(t + 3, Event::Acknowledged { replica, sent, timeline: 1, positions, changed })?;
     }
     Ok(())
 }

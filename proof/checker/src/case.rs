@@ -7,6 +7,7 @@ use crate::fates::Fates;
 use crate::found::About;
 use crate::history::Nanos;
 use crate::lanes::{Ownership, ownerships};
+use crate::meddled::Meddling;
 
 /// Records of one kind that are shown of a message.
 const SHOWN: usize = 6;
@@ -24,17 +25,21 @@ pub struct Case {
     pub coverage: Coverage,
     /// Who had which lane.
     pub ownerships: Vec<Ownership>,
+    /// What the owner of an adopted table did to its rows.
+    pub meddled: Meddling,
 }
 
 impl Case {
     /// Works out what follows.
     #[must_use]
     pub fn new(facts: Facts) -> Self {
+        let (fates, ownerships) = (Fates::new(&facts), ownerships(&facts));
         Self {
-            fates: Fates::new(&facts),
+            meddled: Meddling::new(&facts, &fates, &ownerships),
+            fates,
             arrivals: Arrivals::new(&facts),
             coverage: Coverage::new(&facts),
-            ownerships: ownerships(&facts),
+            ownerships,
             facts,
         }
     }
@@ -88,6 +93,14 @@ impl Case {
         let taken_back = facts.took_back.iter().filter(|back| back.message == message);
         lines.extend(taken_back.map(|back| back.line).take(SHOWN));
         lines
+    }
+
+    /// Where it is told what was done to a message's row, and what became of that.
+    #[must_use]
+    pub fn lines_of_deeds(&self, message: MessageNo) -> Vec<Line> {
+        let deeds = self.meddled.of(message).map_or(&[][..], |row| &row.deeds);
+        let end = |transaction| at(&self.facts.transactions, transaction)?.committed.map(|(_, line)| line);
+        deeds.iter().take(SHOWN).flat_map(|done| std::iter::once(done.line).chain(end(done.transaction))).collect()
     }
 
     /// Where a message's arrivals are told.

@@ -11,6 +11,7 @@ mod in_flight;
 mod leaks;
 mod lease;
 mod lost;
+mod meddled;
 mod order;
 mod phantom;
 mod positions;
@@ -35,6 +36,7 @@ pub fn run(case: &Case) -> Found {
         phantom::check,
         order::check,
         repeats::check,
+        meddled::check,
         in_flight::check,
         exclusive::check,
         lease::check,

@@ -15,13 +15,21 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::facts::{Ack, Answer, Facts, FailOver, Line, Publish, PublishNo, Refusal, at, taken};
+use crate::facts::{Ack, Answer, Facts, FailOver, GrantNo, Line, Publish, PublishNo, Refusal, at, taken};
 use crate::history::Nanos;
 use crate::lanes::{Lane, ancestors, lane, stint};
 
 /// What covers a publish.
 #[derive(Debug, Clone, Copy)]
 pub struct Cover {
+    /// Under which grant it was written.
+    pub grant: GrantNo,
+    /// Up to which batch.
+    pub batch: i64,
+    /// An earlier attempt had written it.
+    pub again: bool,
+    /// When it was sent.
+    pub sent: Nanos,
     /// When it was known to be confirmed.
     pub t: Nanos,
     /// On which timeline.
@@ -129,7 +137,8 @@ impl Coverage {
             self.let_go_at(number, ack.t);
             let certain = at(&facts.publishes, number).is_some_and(|publish| publish.timeline == ack.timeline);
             if let (true, Some(cover)) = (certain, self.covers.get_mut(number as usize)) {
-                *cover = Some(Cover { t: ack.t, timeline: ack.timeline, line: ack.line });
+                let Ack { grant, batch, again, sent, t, timeline, line, .. } = *ack;
+                *cover = Some(Cover { grant, batch, again, sent, t, timeline, line });
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::history::{Grant, Nanos, Phase, Run};
+use crate::history::{Deed, Grant, Nanos, Phase, Run};
 use crate::ids::Ids;
 
 /// A line, counted over all files.
@@ -32,6 +32,8 @@ pub struct Facts {
     pub writes: Vec<Write>,
     /// What savepoints took back.
     pub took_back: Vec<TookBack>,
+    /// What the owner of an adopted table did to its rows, a row each, in the order of lines.
+    pub meddled: Vec<Meddled>,
     /// Transactions of the writers.
     pub transactions: Vec<Transaction>,
     pub(crate) transaction_numbers: HashMap<u64, TransactionNo>,
@@ -59,6 +61,8 @@ pub struct Facts {
     pub looks: Vec<Look>,
     /// Positions that were confirmed.
     pub acks: Vec<Ack>,
+    /// Messages whose rows were told to have been changed since they were read, and where that is told.
+    pub changed: Vec<(MessageNo, Line)>,
     /// Segments that were emptied.
     pub emptied: Vec<Emptied>,
     /// Faults, by their numbers.
@@ -69,6 +73,8 @@ pub struct Facts {
     pub arrivals: Vec<Arrival>,
     /// The ids of all arrivals, one after the other.
     pub arrived: Vec<MessageNo>,
+    /// Of those that did not arrive as they were written, by their index in `arrived`: which transaction's content they had.
+    pub contents: HashMap<u32, u64>,
     /// Files or tables of the sink.
     pub places: Vec<String>,
     /// What processes hold.
@@ -128,6 +134,21 @@ pub struct TookBack {
     pub transaction: TransactionNo,
     /// The message.
     pub message: MessageNo,
+    /// Where this is told.
+    pub line: Line,
+}
+
+/// What was done to one row of an adopted table.
+#[derive(Debug, Clone, Copy)]
+pub struct Meddled {
+    /// What.
+    pub deed: Deed,
+    /// The row's message.
+    pub message: MessageNo,
+    /// The transaction.
+    pub transaction: TransactionNo,
+    /// Before its commit was sent: nobody sees it earlier.
+    pub t: Nanos,
     /// Where this is told.
     pub line: Line,
 }
@@ -327,6 +348,8 @@ pub struct Ack {
     pub batch: i64,
     /// The greatest transaction id that its snapshot knows of.
     pub consumed: Option<u64>,
+    /// An earlier attempt had written it.
+    pub again: bool,
     /// Where this is told.
     pub line: Line,
 }

@@ -23,6 +23,8 @@ pub enum Check {
     Order,
     /// A message came again that must not.
     Repeats,
+    /// What the owner of an adopted table did to a row had not the effect that is promised.
+    Meddled,
     /// More was in flight than is allowed.
     InFlight,
     /// Two owners of one lane, or work for a lane that is not owned.
@@ -41,12 +43,13 @@ pub enum Check {
 
 impl Check {
     /// All of them, in the order of the table.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Lost,
         Self::Phantom,
         Self::Database,
         Self::Order,
         Self::Repeats,
+        Self::Meddled,
         Self::InFlight,
         Self::Exclusive,
         Self::Lease,
@@ -65,6 +68,7 @@ impl Check {
             Self::Database => "database",
             Self::Order => "order",
             Self::Repeats => "repeats",
+            Self::Meddled => "meddled",
             Self::InFlight => "in_flight",
             Self::Exclusive => "exclusive",
             Self::Lease => "lease",

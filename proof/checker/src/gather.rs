@@ -1,10 +1,10 @@
 //! From records to tables, one record at a time.
 
 use crate::facts::{
-    Ack, Answer, Arrival, Claim, Emptied, Ended, Ending, Facts, FailOver, Fault, GrantNo, Lease, Line, Look, Publish,
-    Refusal, Reopening, Replica, ReplicaNo, Sample, TookBack, Transaction, TransactionNo, Write, next,
+    Ack, Answer, Arrival, Claim, Emptied, Ended, Ending, Facts, FailOver, Fault, GrantNo, Lease, Line, Look, Meddled,
+    Publish, Refusal, Reopening, Replica, ReplicaNo, Sample, TookBack, Transaction, TransactionNo, Write, next,
 };
-use crate::history::{Event, Grant, Message, Nanos, Position, Record};
+use crate::history::{Deed, Event, Grant, Message, Nanos, Position, Record};
 
 impl Facts {
     /// Takes one record. Records of one file come in the order of its lines.
@@ -15,6 +15,7 @@ impl Facts {
             | Event::Committed { .. }
             | Event::RolledBack { .. }
             | Event::Over { .. } => self.take_writer(t, line, event),
+            Event::Meddled { transaction, deed, ids } => self.meddled(t, line, (transaction, deed), &ids),
             Event::Publish { replica, grant, timeline, batch, ids } => {
                 self.publish(t, line, (&replica, grant), (timeline, batch), &ids);
             }
@@ -22,8 +23,12 @@ impl Facts {
             Event::Answered { replica, grant, batch, answer } => {
                 self.answered(t, line, (&replica, grant, batch), &answer);
             }
-            Event::Acknowledged { sent, timeline, positions, .. } => {
+            Event::Acknowledged { sent, timeline, positions, changed, .. } => {
                 positions.into_iter().for_each(|position| self.ack((sent, timeline), t, line, position));
+                for id in &changed {
+                    let message = self.ids.number(id);
+                    self.changed.push((message, line));
+                }
             }
             Event::Emptied { segment, .. } => self.emptied.push(Emptied { segment, t, line }),
             Event::Joined { .. } | Event::Renewed { .. } | Event::Left { .. } => self.take_lease(t, line, event),
@@ -39,10 +44,7 @@ impl Facts {
     fn take_writer(&mut self, t: Nanos, line: Line, event: Event) {
         match event {
             Event::Wrote { transaction, messages } => {
-                let transaction = self.transaction(transaction);
-                if let Some(known) = self.transactions.get_mut(transaction as usize) {
-                    known.wrote = Some(known.wrote.map_or(t, |wrote| wrote.min(t)));
-                }
+                let transaction = self.writing_transaction(t, transaction);
                 for Message { id, key, n } in messages {
                     let message = self.ids.number(&id);
                     self.writes.push(Write { message, transaction, key, n, line });
@@ -74,6 +76,22 @@ impl Facts {
                 }
             }
             _ => {}
+        }
+    }
+
+    fn writing_transaction(&mut self, t: Nanos, number: u64) -> TransactionNo {
+        let transaction = self.transaction(number);
+        if let Some(known) = self.transactions.get_mut(transaction as usize) {
+            known.wrote = Some(known.wrote.map_or(t, |wrote| wrote.min(t)));
+        }
+        transaction
+    }
+
+    fn meddled(&mut self, t: Nanos, line: Line, (transaction, deed): (u64, Deed), ids: &[String]) {
+        let transaction = self.writing_transaction(t, transaction);
+        for id in ids {
+            let message = self.ids.number(id);
+            self.meddled.push(Meddled { deed, message, transaction, t, line });
         }
     }
 
@@ -222,8 +240,8 @@ impl Facts {
 
     fn ack(&mut self, (sent, timeline): (Nanos, u32), t: Nanos, line: Line, position: Position) {
         let grant = self.grant(position.grant);
-        let Position { batch, consumed, .. } = position;
-        self.acks.push(Ack { grant, sent, t, timeline, batch, consumed, line });
+        let Position { batch, consumed, again, .. } = position;
+        self.acks.push(Ack { grant, sent, t, timeline, batch, consumed, again, line });
     }
 
     fn take_stage(&mut self, t: Nanos, line: Line, event: Event) {
@@ -243,7 +261,7 @@ impl Facts {
             Event::FailedOver { from, to, timeline, safe } => {
                 self.fail_overs.push(FailOver { from, to, timeline, safe, line });
             }
-            Event::Arrived { place, ids } => self.arrival(line, place, &ids),
+            Event::Arrived { place, ids, contents } => self.arrival(line, place, &ids, &contents),
             Event::Ledger { transactions } => {
                 self.ledger_lines += 1;
                 for transaction in transactions {
@@ -263,13 +281,15 @@ impl Facts {
         }
     }
 
-    fn arrival(&mut self, line: Line, place: String, ids: &[String]) {
+    fn arrival(&mut self, line: Line, place: String, ids: &[String], contents: &[(u32, u64)]) {
         let known = self.places.iter().position(|known| *known == place).unwrap_or_else(|| {
             self.places.push(place);
             self.places.len() - 1
         });
         // The reader refuses a history of more places.
         let (place, start) = (u16::try_from(known).unwrap_or(u16::MAX), self.arrived.len());
+        let first = next(&self.arrived);
+        self.contents.extend(contents.iter().map(|(nth, content)| (first.saturating_add(*nth), *content)));
         for id in ids {
             let message = self.ids.number(id);
             self.arrived.push(message);

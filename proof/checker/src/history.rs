@@ -6,7 +6,8 @@
 //! times of different files can be compared.
 //!
 //! Three parties write. The *replicas* (the relay built with its fault points) tell what they do and until when they believe
-//! they may. The *writers* tell what they committed. The *stage*, which starts and hurts the others, tells what it did,
+//! they may. The *writers* tell what they committed, and what they did to rows of an adopted table, which is theirs. The *stage*,
+//! which starts and hurts the others, tells what it did,
 //! what arrived at the sink, and in the end what the database itself knows to be committed.
 
 use std::collections::BTreeMap;
@@ -82,8 +83,16 @@ pub enum Event {
     /// `r` repeated, dropped by the sink; `t` to be tried again; `x` rejected; `-` not tried), or an error: `down`, `fenced`,
     /// `ambiguous`, `moved`, `lease_over`, `cut` (dropped at the end of the lease, or with the lane).
     Answered { replica: String, grant: Grant, batch: i64, answer: String },
-    /// The database has confirmed positions that were sent at `sent`, on this timeline.
-    Acknowledged { replica: String, sent: Nanos, timeline: u32, positions: Vec<Position> },
+    /// The database has confirmed positions that were sent at `sent`, on this timeline. `changed`: messages of an adopted table
+    /// whose rows had been changed since they were read, and were marked all the same.
+    Acknowledged {
+        replica: String,
+        sent: Nanos,
+        timeline: u32,
+        positions: Vec<Position>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        changed: Vec<String>,
+    },
     /// A segment was emptied; the replica is `operator` where a command did it.
     Emptied { replica: String, segment: u32 },
 
@@ -101,6 +110,11 @@ pub enum Event {
     /// may prevent (`synchronous_commit = off`).
     Over { transaction: u64 },
 
+    /// The owner of an adopted table has done this to just these rows of it, in this transaction: told after the statement and
+    /// before the commit, so that nobody sees it earlier. It may yet be rolled back; what became of it is told as of any
+    /// transaction.
+    Meddled { transaction: u64, deed: Deed, ids: Vec<String> },
+
     // --- the stage ---
     /// The beginning of a run.
     Run(Run),
@@ -113,8 +127,14 @@ pub enum Event {
     /// nothing is that was confirmed. What nobody waited for reaches the standby within ten seconds, before `safe` or `from`.
     FailedOver { from: Nanos, to: Nanos, timeline: u32, safe: Option<Nanos> },
     /// What arrived at the sink, in its own order: each file or table is one `place`, and their orders do not compare. A
-    /// replica's file is named after it: what stands before the first dot (`order` goes by that).
-    Arrived { place: String, ids: Vec<String> },
+    /// replica's file is named after it: what stands before the first dot (`order` goes by that). `contents`: of those that did
+    /// not arrive as they were written, which one of `ids` that is, counted from 0, and the transaction that had changed it.
+    Arrived {
+        place: String,
+        ids: Vec<String>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        contents: Vec<(u32, u64)>,
+    },
     /// Transactions that the database itself knows to be committed, at the end.
     Ledger { transactions: Vec<u64> },
     /// What a process or the server holds.
@@ -167,6 +187,22 @@ pub struct Message {
     pub n: u64,
 }
 
+/// What the owner of an adopted table does to rows of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Deed {
+    /// They are pending, and locked until the transaction's end.
+    Locked,
+    /// They are pending, and say something else from then on: the number of the transaction.
+    Changed,
+    /// They are pending, and of another key from then on, so perhaps of another lane.
+    Rekeyed,
+    /// They were marked, and are pending again.
+    SetBack,
+    /// They were pending, and are gone.
+    Deleted,
+}
+
 /// How far a lane is, by the database.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Position {
@@ -178,6 +214,9 @@ pub struct Position {
     /// own rows say what was dealt with.
     #[serde(default)]
     pub consumed: Option<u64>,
+    /// An earlier attempt, whose answer was lost, had written it already: it says nothing of when that was.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub again: bool,
 }
 
 /// Begin or end.

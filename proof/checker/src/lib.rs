@@ -1,8 +1,8 @@
 //! Judges the history of a torture run. It knows neither the relay nor the harness: only what they wrote down, and what
 //! arrived.
 //!
-//! [`read`] streams the files into the compact tables of [`facts`]; [`fates`], [`lanes`], [`covered`] and [`arrivals`] are what
-//! follows from them; each file below `checks` is one check; [`evidence`] reads the lines again that show a violation.
+//! [`read`] streams the files into the compact tables of [`facts`]; [`fates`], [`lanes`], [`covered`], [`arrivals`] and
+//! [`meddled`] are what follows from them; each file below `checks` is one check; [`evidence`] reads the lines again that show a violation.
 
 use std::io;
 use std::path::Path;
@@ -19,6 +19,7 @@ mod gather;
 pub mod history;
 mod ids;
 mod lanes;
+mod meddled;
 mod read;
 #[cfg(test)]
 mod story;

@@ -3,7 +3,7 @@
 use crate::case::Case;
 use crate::facts::Facts;
 use crate::found::{Check, Found};
-use crate::history::{Event, Grant, Message, Nanos, Phase, Position, Record, Run};
+use crate::history::{Deed, Event, Grant, Message, Nanos, Phase, Position, Record, Run};
 use crate::read::take_line;
 
 /// A lane of the relay `orders`.
@@ -148,8 +148,27 @@ impl Story {
 
     pub fn position(self, t: Nanos, replica: &str, grant: &Grant, batch: i64, consumed: u64) -> Self {
         let timeline = self.timeline;
-        let positions = vec![Position { grant: grant.clone(), batch, consumed: Some(consumed) }];
-        self.at(t, Event::Acknowledged { replica: replica.into(), sent: t - 1, timeline, positions })
+        let positions = vec![Position { grant: grant.clone(), batch, consumed: Some(consumed), again: false }];
+        let (replica, changed) = (replica.into(), Vec::new());
+        self.at(t, Event::Acknowledged { replica, sent: t - 1, timeline, positions, changed })
+    }
+
+    /// A mark of an adopted table that was sent one unit earlier: these rows had been changed.
+    pub fn marked(self, t: Nanos, grant: &Grant, batch: i64, again: bool, changed: &[&str]) -> Self {
+        let timeline = self.timeline;
+        let positions = vec![Position { grant: grant.clone(), batch, consumed: None, again }];
+        let (replica, changed) = ("r".into(), owned(changed));
+        self.at(t, Event::Acknowledged { replica, sent: t - 1, timeline, positions, changed })
+    }
+
+    /// The table's owner did this to these rows, by a transaction of its own; its commit was confirmed one unit later.
+    pub fn meddled(self, t: Nanos, transaction: u64, deed: Deed, ids: &[&str]) -> Self {
+        self.meddles(t, transaction, deed, ids).committed(t + 1, transaction)
+    }
+
+    /// The same, but for its end.
+    pub fn meddles(self, t: Nanos, transaction: u64, deed: Deed, ids: &[&str]) -> Self {
+        self.at(t, Event::Meddled { transaction, deed, ids: owned(ids) })
     }
 
     /// Messages of one key, numbered by what stands behind the `#`; of none where nothing does.
@@ -183,7 +202,12 @@ impl Story {
     }
 
     pub fn arrived(self, t: Nanos, place: &str, ids: &[&str]) -> Self {
-        self.at(t, Event::Arrived { place: place.into(), ids: owned(ids) })
+        self.arrived_as(t, place, ids, &[])
+    }
+
+    /// Some with another content than they were written with.
+    pub fn arrived_as(self, t: Nanos, place: &str, ids: &[&str], contents: &[(u32, u64)]) -> Self {
+        self.at(t, Event::Arrived { place: place.into(), ids: owned(ids), contents: contents.to_vec() })
     }
 
     /// An asynchronous one of a standby that had nothing.

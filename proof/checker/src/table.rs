@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::found::Check;
-use crate::history::{Grant, Nanos};
+use crate::history::{Deed, Grant, Nanos};
 use crate::verdict::{Counts, Verdict};
 
 /// A lane, as texts name it.
@@ -72,6 +72,8 @@ fn counted(counts: &Counts) -> Vec<(String, String)> {
         ("  after an answer that was lost or unsure", repeats.ambiguous.to_string()),
         ("  after a hand-over within a batch", repeats.handed_over.to_string()),
         ("  after the lane was opened again", repeats.reopened.to_string()),
+        ("  after their rows were set back", repeats.set_back.to_string()),
+        ("  after their rows' keys were changed", repeats.rekeyed.to_string()),
         ("  dropped by the sink", counts.dropped_by_sink.to_string()),
         ("not in the database after a fail-over, delivered before", counts.fail_over_lost_delivered.to_string()),
         ("lost by a fail-over, not delivered", counts.fail_over_lost_undelivered.to_string()),
@@ -96,5 +98,26 @@ fn counted(counts: &Counts) -> Vec<(String, String)> {
     let named: Vec<String> = counts.faults_begun.keys().map(|kind| format!("  {kind}")).collect();
     let mut all: Vec<_> = rows.drain(..).map(|(name, value)| (name.to_owned(), value)).collect();
     all.extend(named.into_iter().zip(counts.faults_begun.values().map(u64::to_string)));
+    if !counts.meddled.is_empty() {
+        all.extend(meddled(counts).map(|(name, value)| (name.to_owned(), value)));
+    }
     all
+}
+
+/// What the owner of an adopted table did, and what came of it.
+fn meddled(counts: &Counts) -> [(&'static str, String); 11] {
+    let of = |deed| counts.meddled.get(&deed).copied().unwrap_or_default().to_string();
+    [
+        ("rows that their owner meddled with", counts.meddled.values().sum::<u64>().to_string()),
+        ("  changed", of(Deed::Changed)),
+        ("    told to be, since they were read", counts.changes_told.to_string()),
+        ("    their last content never arrived", counts.former_contents.to_string()),
+        ("  of another key from then on", of(Deed::Rekeyed)),
+        ("  set back", of(Deed::SetBack)),
+        ("    sent again", counts.sent_again.to_string()),
+        ("    deleted later, or of another key before", counts.set_back_in_vain.to_string()),
+        ("  deleted", of(Deed::Deleted)),
+        ("    never arrived", counts.deleted_undelivered.to_string()),
+        ("  locked", of(Deed::Locked)),
+    ]
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::found::Check;
+use crate::history::Deed;
 
 /// The verdict on a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -73,6 +74,18 @@ pub struct Counts {
     pub fail_over_lost_delivered: u64,
     /// Messages that a fail-over lost before they were delivered.
     pub fail_over_lost_undelivered: u64,
+    /// Rows of an adopted table that its owner meddled with, by what it did, as far as that is committed.
+    pub meddled: BTreeMap<Deed, u64>,
+    /// Of the settings back, those after which the row had to be sent again, and was.
+    pub sent_again: u64,
+    /// Settings back that nothing follows from: the row was deleted later, or its key had been changed before.
+    pub set_back_in_vain: u64,
+    /// Messages of which the last content that their row had never arrived: it was sent as it had been read.
+    pub former_contents: u64,
+    /// Rows that were told to have been changed between being read and being marked.
+    pub changes_told: u64,
+    /// Messages whose rows were deleted, and that never arrived.
+    pub deleted_undelivered: u64,
     /// Calls of the sink.
     pub batches: u64,
     /// Messages in them.
@@ -125,12 +138,17 @@ pub struct Repeats {
     pub handed_over: u64,
     /// The lane was read anew by its owner, who did not know what the sink had.
     pub reopened: u64,
+    /// The owner of an adopted table had set the row back.
+    pub set_back: u64,
+    /// The owner of an adopted table had changed the row's key: it was in two lanes.
+    pub rekeyed: u64,
 }
 
 impl Repeats {
     /// All of them.
     #[must_use]
     pub fn sum(&self) -> u64 {
-        self.fail_over + self.kill + self.lost_lease + self.ambiguous + self.handed_over + self.reopened
+        let Self { fail_over, kill, lost_lease, ambiguous, handed_over, reopened, set_back, rekeyed } = self;
+        fail_over + kill + lost_lease + ambiguous + handed_over + reopened + set_back + rekeyed
     }
 }

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use tokio::sync::{Mutex, watch};
 
 use super::book::{Book, Count};
+use super::outbox::changed_by;
 use super::plan::{Plan, SinkKind};
 use super::primary::{UNDO_WITHIN, again, see_that_it_runs, within};
 use super::ways::Ways;
@@ -81,7 +82,7 @@ impl Destination {
             let mood = *moods.borrow_and_update();
             // A message that is refused has not arrived: a relay that does not try it again has lost it.
             if !mood.refuses(nth) {
-                telling.tell(Event::Arrived { place: "endpoint".to_owned(), ids: vec![received.id().to_owned()] });
+                telling.tell(arrived("endpoint", vec![(received.id().to_owned(), changed_by(&received.body))]));
                 counting.fetch_add(1, Ordering::Relaxed);
             }
             answer(mood, nth, moods)
@@ -217,19 +218,33 @@ async fn answer(mood: Mood, nth: u64, mut moods: watch::Receiver<Mood>) -> Reply
     Reply::Status(204)
 }
 
+/// A message's id, and the transaction that had changed it, if one had.
+type Came = (String, Option<u64>);
+
+fn arrived(place: &str, messages: Vec<Came>) -> Event {
+    let (ids, contents): (Vec<String>, Vec<Option<u64>>) = messages.into_iter().unzip();
+    let contents = (0..).zip(contents).filter_map(|(nth, content)| Some((nth, content?))).collect();
+    Event::Arrived { place: place.to_owned(), ids, contents }
+}
+
+fn in_inbox(row: &tokio_postgres::Row) -> Result<Came, tokio_postgres::Error> {
+    let payload: Option<&[u8]> = row.try_get(1)?;
+    Ok((row.try_get(0)?, payload.and_then(changed_by)))
+}
+
 async fn tell_inbox(fixture: &Fixture, book: &Book) -> Result<u64, Error> {
     let failed = |cause| Error::because("reading the inbox", &cause);
     let admin = again(UNDO_WITHIN, || fixture.admin()).await?;
-    let sql = "select message_id from app.inbox order by seq";
+    let sql = "select message_id, substr(payload, 1, 40) from app.inbox order by seq";
     let none: [&str; 0] = [];
     let rows = admin.query_raw(sql, none).await.map_err(failed)?;
     let mut chunks =
-        std::pin::pin!(rows.map_err(failed).and_then(async |row| row.try_get(0).map_err(failed)).chunks(TOLD_AT_ONCE));
+        std::pin::pin!(rows.map_err(failed).and_then(async |row| in_inbox(&row).map_err(failed)).chunks(TOLD_AT_ONCE));
     let mut told = 0;
-    while let Some(ids) = chunks.next().await {
-        let ids = ids.into_iter().collect::<Result<Vec<String>, Error>>()?;
-        told += ids.len() as u64;
-        book.tell(Event::Arrived { place: "inbox".to_owned(), ids });
+    while let Some(messages) = chunks.next().await {
+        let messages = messages.into_iter().collect::<Result<Vec<Came>, Error>>()?;
+        told += messages.len() as u64;
+        book.tell(arrived("inbox", messages));
     }
     Ok(told)
 }
@@ -256,6 +271,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
 #[derive(Deserialize)]
 struct Line {
     id: String,
+    text: Option<String>,
 }
 
 /// A line that a kill has torn at the end of the file was never acknowledged, and is cut when the file is opened again.
@@ -263,17 +279,18 @@ fn tell_file(file: &Path, book: &Book) -> Result<u64, Error> {
     let failed = |cause: &dyn std::error::Error| Error::because(format!("reading {}", file.display()), cause);
     let mut reader = BufReader::new(std::fs::File::open(file).map_err(|cause| failed(&cause))?);
     let place = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let (mut ids, mut told, mut line) = (Vec::new(), 0, Vec::new());
+    let (mut messages, mut told, mut line) = (Vec::new(), 0, Vec::new());
     loop {
         line.clear();
         let read = reader.read_until(b'\n', &mut line).map_err(|cause| failed(&cause))?;
         let whole = line.last() == Some(&b'\n');
         if whole {
-            ids.push(serde_json::from_slice::<Line>(&line).map_err(|cause| failed(&cause))?.id);
+            let Line { id, text } = serde_json::from_slice(&line).map_err(|cause| failed(&cause))?;
+            messages.push((id, text.and_then(|text| changed_by(text.as_bytes()))));
         }
-        if ids.len() == TOLD_AT_ONCE || (read == 0 || !whole) && !ids.is_empty() {
-            told += ids.len() as u64;
-            book.tell(Event::Arrived { place: place.clone(), ids: std::mem::take(&mut ids) });
+        if messages.len() == TOLD_AT_ONCE || (read == 0 || !whole) && !messages.is_empty() {
+            told += messages.len() as u64;
+            book.tell(arrived(&place, std::mem::take(&mut messages)));
         }
         if read == 0 || !whole {
             return Ok(told);

@@ -231,6 +231,7 @@ async fn carry_out(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
         Kind::DiskFull => server::disk_full(stage, hit).await,
         Kind::ServerClock => server::clock(stage, hit).await,
         Kind::Snapshot => server::snapshot(stage, hit).await,
+        Kind::RowsLocked => server::rows_locked(stage, hit).await,
         Kind::Split => server::split(stage, hit).await,
         Kind::SinkOutage => sink::outage(stage, hit).await,
         Kind::SinkSlow => sink::slow(stage, hit).await,

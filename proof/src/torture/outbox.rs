@@ -3,6 +3,7 @@
 //!
 //! The message id of an adopted row is made of the relay's name and the row's id, so that writers know it beforehand.
 
+use checker::history::Deed;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -29,10 +30,33 @@ const TABLE: &str = "
       number bigint generated always as identity, id uuid primary key, customer text, topic text not null, payload bytea,
       created_at timestamptz not null default clock_timestamp(), published_at timestamptz);";
 
-/// Rows that are delivered go after a while, as in any application.
+/// Rows that are delivered go after a while, as in any application; not one that is being set back.
 const PRUNE: &str = "
-    delete from shop.outbox where ctid = any (array(
+    delete from shop.outbox where published_at is not null and ctid = any (array(
       select ctid from shop.outbox where published_at < clock_timestamp() - interval '20 s' limit 50000))";
+
+/// What stands at the beginning of a payload that was changed, before the number of the transaction that did it.
+const CHANGED: &str = "changed by ";
+
+/// Rows for a deed of the table's owner.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Pick {
+    pub(super) deed: Deed,
+    /// So many pending rows in front are passed over, and so many taken.
+    pub(super) skip: u32,
+    pub(super) rows: u32,
+    /// The key they get, if that is what is changed.
+    pub(super) key: Option<u32>,
+    /// Bytes of the payload they get.
+    pub(super) size: u32,
+}
+
+/// Which transaction a message has its content from, if it is not the one that wrote it.
+pub(super) fn changed_by(payload: &[u8]) -> Option<u64> {
+    let digits: Vec<u8> =
+        payload.strip_prefix(CHANGED.as_bytes())?.iter().copied().take_while(u8::is_ascii_digit).collect();
+    std::str::from_utf8(&digits).ok()?.parse().ok()
+}
 
 impl SourceKind {
     pub(super) const fn name(self) -> &'static str {
@@ -57,7 +81,7 @@ impl SourceKind {
             "{TABLE}
              create index on shop.outbox (number, id) where {};
              grant usage on schema shop to {RELAY};
-             grant insert on shop.outbox to {PRODUCER};
+             grant select, insert, update, delete on shop.outbox to {PRODUCER};
              grant select, {marks} on shop.outbox to {RELAY};",
             self.pending()
         )
@@ -148,8 +172,68 @@ impl SourceKind {
         )
     }
 
+    /// What the table's owner does to rows of it. pgbaton's own outbox has no other owner.
+    pub(super) const fn deeds(self) -> &'static [Deed] {
+        match self {
+            SourceKind::Native => &[],
+            SourceKind::Mark => &[Deed::Locked, Deed::Changed, Deed::Rekeyed, Deed::SetBack, Deed::Deleted],
+            SourceKind::Delete => &[Deed::Locked, Deed::Changed, Deed::Rekeyed, Deed::Deleted],
+        }
+    }
+
+    /// Does it, and gives the ids of just those rows that it met. Of marked rows there are many, in no order: the newest are picked, or
+    /// some by chance.
+    pub(super) fn meddle(self, pick: &Pick, number: u64) -> String {
+        let Pick { deed, skip, rows, key, size } = pick;
+        let pending = self.pending();
+        let picked = match deed {
+            Deed::SetBack if *skip == 0 => format!(
+                "select id from shop.outbox where published_at > clock_timestamp() - interval '1 s'
+                 order by published_at desc limit {rows} for update"
+            ),
+            Deed::SetBack => format!(
+                "select id from shop.outbox tablesample system (5) where published_at is not null limit {rows} for update"
+            ),
+            _ => format!(
+                "select id from shop.outbox where {pending} order by number, id offset {skip} limit {rows} for update"
+            ),
+        };
+        let key = key.map_or_else(|| "null".to_owned(), |key| format!("'k{key}'"));
+        let set = match deed {
+            Deed::Locked => return picked,
+            Deed::Deleted => {
+                return format!(
+                    "with picked as materialized ({picked}) delete from shop.outbox o using picked where o.id = picked.id
+                     returning o.id"
+                );
+            }
+            Deed::Changed => {
+                format!("payload = convert_to('{CHANGED}{number} ' || repeat('y', {size}), 'UTF8')")
+            }
+            Deed::Rekeyed => format!("customer = {key}"),
+            Deed::SetBack => "published_at = null".to_owned(),
+        };
+        format!(
+            "with picked as materialized ({picked}) update shop.outbox o set {set} from picked where o.id = picked.id
+             returning o.id"
+        )
+    }
+
     /// What the application removes by itself, now and then.
     pub(super) fn prune(self) -> Option<&'static str> {
         (self == SourceKind::Mark).then_some(PRUNE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_content_says_who_gave_it() {
+        assert_eq!(changed_by(b"changed by 17 yyyy"), Some(17));
+        for other in [&b"xxxx"[..], b"", b"changed by ", b"{\"n\": 1}"] {
+            assert_eq!(changed_by(other), None);
+        }
     }
 }

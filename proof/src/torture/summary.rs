@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
+use checker::history::Deed;
 use serde::Serialize;
 
 use super::faults;
@@ -88,6 +89,15 @@ pub(super) fn find_kinds_that_never_came(stage: &Stage) {
     }
 }
 
+/// An owner of the table who leaves it alone shows nothing, either. A minute is enough for each deed.
+pub(super) fn find_deeds_that_never_came(stage: &Stage, written: Written) {
+    const ENOUGH: Duration = Duration::from_secs(60);
+    let deeds = stage.plan.source.deeds().iter().filter(|_| stage.plan.length >= ENOUGH);
+    for deed in deeds.filter(|deed| written.meddled.of(**deed) == 0) {
+        stage.log.find(format!("no row was ever {deed:?} by the table's owner"));
+    }
+}
+
 impl Summary {
     /// What a long run has to have seen besides all faults.
     pub(super) fn find_what_never_happened(&mut self) {
@@ -126,10 +136,20 @@ impl Summary {
             ("  bulk loads", written.bulk_loads),
             ("transactions in the ledger", self.ledger as u64),
             ("messages arrived", self.arrived),
-            ("faults", self.faults_done as u64),
         ] {
             let _ = writeln!(text, "  {name:<28} {number:>12}");
         }
+        for deed in self.source.deeds() {
+            let name = match deed {
+                Deed::Locked => "rows locked by their owner",
+                Deed::Changed => "  changed",
+                Deed::Rekeyed => "  of another key",
+                Deed::SetBack => "  set back",
+                Deed::Deleted => "  deleted",
+            };
+            let _ = writeln!(text, "  {name:<28} {:>12}", written.meddled.of(*deed));
+        }
+        let _ = writeln!(text, "  {:<28} {:>12}", "faults", self.faults_done);
         for (kind, Count { done, not_then, failed, longest_ms }) in &self.faults {
             let _ = write!(
                 text,

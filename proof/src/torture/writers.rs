@@ -7,6 +7,7 @@
 
 mod desk;
 mod kind;
+mod meddler;
 mod phases;
 mod work;
 
@@ -33,6 +34,7 @@ use crate::Error;
 use crate::fixture::PRODUCER;
 use desk::Desk;
 use kind::Kind;
+pub(super) use meddler::Meddled;
 use work::{End, Work};
 
 /// Tasks of each kind.
@@ -74,6 +76,8 @@ pub(super) struct Written {
     /// Transactions that failed, or whose commit was not confirmed: some of them took place all the same.
     pub(super) unsure: u64,
     pub(super) bulk_loads: u64,
+    /// What the owner of an adopted table did to its rows.
+    pub(super) meddled: Meddled,
 }
 
 struct Shared {
@@ -135,6 +139,9 @@ impl Writers {
                 let task = Task { kind, number, plan: plan.clone() };
                 tasks.spawn(task.write(Arc::clone(&shared)));
             }
+        }
+        for deed in plan.source.deeds() {
+            tasks.spawn(meddler::meddle(*deed, plan.clone(), Arc::clone(&shared)));
         }
         tasks.spawn(sweep(Arc::clone(&shared)));
         Writers { shared, stop, tasks }

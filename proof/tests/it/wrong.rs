@@ -84,6 +84,7 @@ caught! {
     adopted::marks_before_it_delivers = "marks-before-it-delivers" by [("lost", "though it was handed to the sink; a position passed it")]
         beside [],
     adopted::looks_from_the_last_row = "looks-from-the-last-row" by [("lost", "and was never published")] beside [],
+    adopted::forgets_no_mark = "forgets-no-mark" by [("meddled", "and was not sent again")] beside [],
     clock::expires_by_the_servers_clock = "expires-by-the-servers-clock" by [("exclusive", "was taken")] beside [],
 }
 
@@ -328,7 +329,7 @@ impl Scene {
             self.stop(&name).await;
         }
         for (place, ids) in self.arrived().await {
-            self.book.tell(Event::Arrived { place, ids });
+            self.book.tell(Event::Arrived { place, ids, contents: Vec::new() });
         }
         self.book.tell(Event::Ledger { transactions: writer::ledger(&self.admin).await });
         self.book.tell(book::end(&self.book, &self.others));

@@ -1,5 +1,6 @@
 //! lost: every message of a committed transaction arrived at the sink. What an asynchronous fail-over lost may have arrived or
-//! not, and is counted apart; so is what arrived and may have been committed until a fail-over, or never was.
+//! not, and is counted apart; so is what arrived and may have been committed until a fail-over, or never was, and what the owner
+//! of an adopted table deleted before it arrived.
 //!
 //! Of a lost message is shown what its writer did, whether it was ever published, which position passed it, and whether a segment
 //! was emptied after its commit.
@@ -17,7 +18,9 @@ pub fn check(case: &Case, found: &mut Found) {
         match case.fates.of(message) {
             Fate::Committed => {
                 found.counts.messages += 1;
-                if !arrived {
+                if !arrived && case.meddled.is_deleted(message) {
+                    found.counts.deleted_undelivered += 1;
+                } else if !arrived {
                     found.counts.lost += 1;
                     found.violation(facts, Check::Lost, || tell(case, message));
                 }
@@ -34,6 +37,7 @@ fn tell(case: &Case, message: MessageNo) -> (String, Vec<Line>, About) {
     let facts = &case.facts;
     let mut lines = case.lines_of_write(message);
     let published = case.publishes_of(message);
+    lines.extend(case.lines_of_deeds(message));
     lines.extend(case.lines_of_publishes(message));
     let mut about = case.about(&[message]);
     let mut text = format!("Message {} was committed and never arrived", case.id(message));
@@ -97,7 +101,7 @@ fn emptied_after(case: &Case, write: &Write) -> Option<(u32, Line)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::Event;
+    use crate::history::{Deed, Event};
     use crate::story::{Story, grant};
 
     #[test]
@@ -122,6 +126,21 @@ mod tests {
         let found = story.judged(check);
         assert_eq!(found.of(Check::Lost), 0);
         assert_eq!((found.counts.fail_over_lost_delivered, found.counts.fail_over_lost_undelivered), (1, 1));
+    }
+
+    #[test]
+    fn what_was_deleted_need_not_arrive() {
+        let story = |deed, ids: &[&str], ledger: &[u64]| {
+            let story = Story::run(true).wrote(10, 1, &["a", "b"]).meddled(20, 2, deed, ids).ledger(90, ledger);
+            let found = story.arrived(95, "t", &["b"]).judged(check);
+            (found.of(Check::Lost), found.counts.lost, found.counts.deleted_undelivered)
+        };
+        assert_eq!(story(Deed::Deleted, &["a"], &[1, 2]), (0, 0, 1));
+        assert_eq!(story(Deed::Deleted, &["a"], &[1]), (1, 1, 0), "it was not committed");
+        assert_eq!(story(Deed::Deleted, &["b"], &[1, 2]), (1, 1, 0), "that was another row");
+        for deed in [Deed::Locked, Deed::Changed, Deed::Rekeyed, Deed::SetBack] {
+            assert_eq!(story(deed, &["a"], &[1, 2]), (1, 1, 0), "{deed:?}");
+        }
     }
 
     #[test]

@@ -1,4 +1,6 @@
-//! order: of each key, first arrivals come in the order of commit. What a fail-over lost is left out.
+//! order: of each key, first arrivals come in the order of commit. What a fail-over lost is left out, and so is a row of an
+//! adopted table whose key was changed while it was pending, or that was deleted: what is in flight arrives late then, and nobody
+//! sends it before. It alone is left out, not the others of its keys.
 //!
 //! Within one place the order of arrivals is known. Between places it is not, so there times decide: a message arrived no
 //! earlier than its first publish began, and no later than the first call that delivered it was answered. Only what is certain
@@ -19,7 +21,10 @@ pub fn check(case: &Case, found: &mut Found) {
     let mut keyed: Vec<&Write> = (0..)
         .zip(&facts.writes)
         .filter(|(number, write)| {
-            write.key.is_some() && case.fates.of(write.message) == Fate::Committed && decisive(*number, write)
+            write.key.is_some()
+                && case.fates.of(write.message) == Fate::Committed
+                && decisive(*number, write)
+                && !case.meddled.has_no_order(write.message)
         })
         .map(|(_, write)| write)
         .collect();
@@ -52,6 +57,7 @@ fn tell(case: &Case, write: &Write, by: MessageNo) -> (String, Vec<u32>, crate::
     let messages = [write.message, by];
     let mut lines: Vec<u32> = messages.iter().flat_map(|message| case.lines_of_write(*message)).collect();
     lines.extend(messages.iter().flat_map(|message| case.lines_of_publishes(*message)));
+    lines.extend(messages.iter().flat_map(|message| case.lines_of_deeds(*message)));
     let first = |message: &MessageNo| case.arrivals.of(*message).first().and_then(|arrived| told(facts, *arrived));
     lines.extend(messages.iter().filter_map(first));
     let text = format!(
@@ -158,6 +164,7 @@ impl Times {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::Deed;
     use crate::story::{Story, grant};
 
     fn written() -> Story {
@@ -175,6 +182,17 @@ mod tests {
         let bad = written().arrived(9, "t", &["k#1", "k#3", "k#2", "x#1"]).judged(check);
         assert_eq!((bad.of(Check::Order), bad.counts.out_of_order), (1, 1));
         assert!(bad.listed[0].text.contains("Message k#2, number 2 of key 107, arrived after k#3"));
+    }
+
+    #[test]
+    fn a_row_that_moved_or_is_gone_has_no_order_and_the_others_have() {
+        for deed in [Deed::Rekeyed, Deed::Deleted, Deed::Changed, Deed::SetBack, Deed::Locked] {
+            let meddled = |id| written().meddled(3, 4, deed, &[id]).ledger(5, &[4]);
+            let late = |id| meddled(id).arrived(9, "t", &["k#1", "k#3", "k#2"]).violations(check, Check::Order);
+            let left_out = matches!(deed, Deed::Rekeyed | Deed::Deleted);
+            assert_eq!((late("k#2"), late("k#3")), if left_out { (0, 0) } else { (1, 1) }, "{deed:?}");
+            assert_eq!(late("k#1"), 1, "{deed:?}");
+        }
     }
 
     /// Every order of four messages: accused exactly when one of them is overtaken.

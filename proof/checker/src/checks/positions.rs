@@ -62,8 +62,9 @@ mod tests {
     #[test]
     fn without_a_snapshot_batches_count_alone() {
         let told = |story: Story, t, batch| {
-            let positions = vec![Position { grant: grant(1, 2, 1), batch, consumed: None }];
-            story.at(t, Event::Acknowledged { replica: "r".into(), sent: t - 1, timeline: 1, positions })
+            let positions = vec![Position { grant: grant(1, 2, 1), batch, consumed: None, again: false }];
+            let (replica, changed) = ("r".into(), Vec::new());
+            story.at(t, Event::Acknowledged { replica, sent: t - 1, timeline: 1, positions, changed })
         };
         let story = told(Story::run(false), 10, 5);
         assert_eq!(told(story.clone(), 20, 5).violations(check, Check::Positions), 0);

@@ -8,6 +8,9 @@
 //! within its lease has to have lost it to somebody, and who gives one back undrained had begun no call for as long as draining
 //! may take. Never if a position that covers it was confirmed before, and no fail-over lost that. And nothing arrives more often
 //! than it was published.
+//!
+//! The owner of an adopted table may set a row back, once for each repeat, or change its key, so that it is in two lanes: what
+//! that excuses, of just that row, stands in `repeats/owner.rs`.
 
 use std::collections::HashMap;
 
@@ -20,6 +23,9 @@ use crate::history::{Grant, Nanos};
 use crate::lanes::{Ownership, related};
 use crate::table::duration;
 use crate::verdict::Repeats;
+use owner::Owner;
+
+mod owner;
 
 pub fn check(case: &Case, found: &mut Found) {
     arrivals(case, found);
@@ -56,7 +62,7 @@ fn arrivals(case: &Case, found: &mut Found) {
 fn published_again(case: &Case, found: &mut Found) {
     let facts = &case.facts;
     let exactly_once = facts.run().is_some_and(|run| run.exactly_once);
-    let reasons = Reasons::new(case);
+    let (reasons, mut owner) = (Reasons::new(case), Owner::new(case));
     let mut order: Vec<(PublishNo, &Publish)> =
         (0..).zip(&facts.publishes).filter(|(_, publish)| may_have_arrived(publish)).collect();
     order.sort_by_key(|(_, publish)| (publish.t, publish.line));
@@ -68,18 +74,29 @@ fn published_again(case: &Case, found: &mut Found) {
             found.counts.dropped_by_sink += u64::from(dropped);
             let index = *message as usize;
             let (Some(carrier), Some(oldest)) = (carrier.get_mut(index), oldest.get_mut(index)) else { continue };
+            let all_before = owner.before(*message, (number, publish), carrier.replace(number));
             if exactly_once && dropped && *oldest == publish.timeline {
-                dropped_without_reason(case, found, *message, publish);
+                let taken_before = owner.last_taken(*message, number);
+                let mut excuse = |(before, earlier): (PublishNo, &Publish)| {
+                    let cover = case.coverage.holds_at(&facts.fail_overs, before, publish.t);
+                    owner.excuse(*message, (before, earlier), (number, publish), cover)
+                };
+                if !taken_before.iter().chain(&all_before).any(|before| excuse(*before).is_some())
+                    && !owner.is_sent_meanwhile(*message, (number, publish))
+                {
+                    dropped_without_reason(case, found, *message, publish);
+                }
             }
             *oldest = (*oldest).min(publish.timeline);
-            match carrier.replace(number).and_then(|before| Some((before, at(&facts.publishes, before)?))) {
-                Some((before, earlier)) => again(&reasons, found, *message, (before, earlier), publish),
-                None if dropped => found.violation(facts, Check::Repeats, || {
+            for before in &all_before {
+                again((&reasons, &mut owner), found, *message, *before, (number, publish));
+            }
+            if all_before.is_empty() && dropped && !owner.is_sent_meanwhile(*message, (number, publish)) {
+                found.violation(facts, Check::Repeats, || {
                     let text =
                         format!("The sink dropped message {} as a repeat of what nobody published", case.id(*message));
                     (text, lines_of_call(publish), case.about(&[*message]))
-                }),
-                None => {}
+                });
             }
         }
     }
@@ -94,39 +111,42 @@ fn dropped_without_reason(case: &Case, found: &mut Found, message: MessageNo, pu
         );
         let mut about = case.about(&[message]);
         about.lane = at(&case.facts.grants, publish.grant).cloned();
-        (text, case.lines_of_publishes(message), about)
+        let lines = case.lines_of_publishes(message).into_iter().chain(case.lines_of_deeds(message));
+        (text, lines.collect(), about)
     });
 }
 
 fn again(
-    reasons: &Reasons<'_>,
+    (reasons, owner): (&Reasons<'_>, &mut Owner<'_>),
     found: &mut Found,
     message: MessageNo,
     (before, earlier): (PublishNo, &Publish),
-    publish: &Publish,
+    (number, publish): (PublishNo, &Publish),
 ) {
     let case = reasons.case;
     let facts = &case.facts;
     let covered = case.coverage.holds_at(&facts.fail_overs, before, publish.t);
     let Some(letter) = letter(case, message, earlier) else { return };
     let may_be_there = !matches!(letter, b't' | b'x' | b'-');
-    let why = match covered {
-        Some(cover) => {
-            format!("{} after a position that covers it was confirmed", duration(publish.t - cover.t))
-        }
+    let own = match covered {
+        Some(_) => None,
         None if !may_be_there => return,
-        None => match reasons.of(taken(letter), earlier, publish) {
-            Some(reason) => {
-                *reason(&mut found.counts.repeats) += 1;
-                return;
-            }
-            None => "though its owner had lost neither the lane nor an answer".to_owned(),
-        },
+        None => reasons.of(taken(letter), earlier, publish),
     };
+    let reason = own.or_else(|| owner.excuse(message, (before, earlier), (number, publish), covered));
+    if let Some(reason) = reason {
+        *reason(&mut found.counts.repeats) += 1;
+        return;
+    }
+    let why = covered.map_or_else(
+        || "though its owner had lost neither the lane nor an answer".to_owned(),
+        |cover| format!("{} after a position that covers it was confirmed", duration(publish.t - cover.t)),
+    );
     found.violation(facts, Check::Repeats, || {
         let mut lines = lines_of_call(earlier);
         lines.extend(lines_of_call(publish));
         lines.extend(covered.map(|cover| cover.line));
+        lines.extend(case.lines_of_deeds(message));
         lines.extend(
             reasons.owner(earlier).into_iter().flat_map(|owned| [Some(owned.line), owned.ended_line]).flatten(),
         );

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use checker::history::Event;
+use checker::history::{Deed, Event};
 use checker::{Check, Verdict};
 
 use super::Histories;
@@ -11,6 +11,13 @@ use super::stage::{Kind, Stage};
 
 fn simulate(seed: u64, kind: Kind, wrong: Wrong, steps: u32) -> Histories {
     Stage::new(seed, kind, wrong).run(steps)
+}
+
+/// The table's owner meddles with its rows.
+fn simulate_meddled(seed: u64, kind: Kind, wrong: Wrong, steps: u32) -> Histories {
+    let mut stage = Stage::new(seed, kind, wrong);
+    stage.meddles = true;
+    stage.run(steps)
 }
 
 fn judge(name: &str, histories: &Histories) -> Verdict {
@@ -40,6 +47,57 @@ fn an_honest_relay_passes() {
         }
     }
     assert!(repeats > 300);
+}
+
+#[test]
+fn an_honest_relay_passes_whatever_the_tables_owner_does() {
+    for kind in [Kind::Inbox, Kind::Endpoint, Kind::Files] {
+        for seed in 0..6 {
+            let verdict =
+                judge(&format!("meddled-{kind:?}-{seed}"), &simulate_meddled(seed, kind, Wrong::Nothing, 1_000));
+            assert!(verdict.passed, "{kind:?} {seed}\n{}", checker::table(&verdict));
+            let counts = &verdict.counts;
+            let all = [Deed::Locked, Deed::Changed, Deed::Rekeyed, Deed::SetBack, Deed::Deleted];
+            assert!(all.iter().all(|deed| counts.meddled.get(deed).is_some_and(|rows| *rows > 20)), "{counts:?}");
+            assert!(counts.sent_again > 20 && counts.repeats.set_back > 20 && counts.repeats.rekeyed > 0, "{counts:?}");
+            assert!(counts.changes_told > 0 && counts.former_contents > 0, "{counts:?}");
+            assert!(counts.deleted_undelivered > 0 && counts.lost == 0, "{counts:?}");
+        }
+    }
+}
+
+/// What excuses something about one row excuses nothing about another, and nothing else about that row.
+#[test]
+fn a_relay_that_is_wrong_about_rows_that_were_meddled_with_is_caught() {
+    for (wrong, check, kind) in [
+        (Wrong::PassesWhatWasSetBack, Check::Meddled, Kind::Inbox),
+        (Wrong::PassesWhatWasSetBack, Check::Meddled, Kind::Endpoint),
+        (Wrong::PassesWhatWasSetBack, Check::Meddled, Kind::Files),
+        (Wrong::SendsTwiceWhatWasSetBack, Check::Repeats, Kind::Inbox),
+        (Wrong::SendsTwiceWhatWasSetBack, Check::Repeats, Kind::Endpoint),
+        (Wrong::LosesWhatWasChanged, Check::Lost, Kind::Endpoint),
+        (Wrong::LosesWhatWasRekeyed, Check::Lost, Kind::Inbox),
+        (Wrong::SendsWhatWasDeleted, Check::Meddled, Kind::Endpoint),
+        (Wrong::SendsFormerContents, Check::Meddled, Kind::Inbox),
+        (Wrong::SendsContentsThatWereRolledBack, Check::Meddled, Kind::Files),
+        (Wrong::TellsOfNoChange, Check::Meddled, Kind::Endpoint),
+        (Wrong::TellsOfChangesThatAreNone, Check::Meddled, Kind::Endpoint),
+        // The others are caught as if nobody meddled.
+        (Wrong::StartsBehindThePosition, Check::Repeats, Kind::Endpoint),
+        (Wrong::SkipsAMessage, Check::Lost, Kind::Inbox),
+        (Wrong::SwapsTwo, Check::Order, Kind::Files),
+        (Wrong::RepeatsWhileItHasTheLane, Check::Repeats, Kind::Inbox),
+        (Wrong::RepeatsWhileItHasTheLane, Check::Repeats, Kind::Endpoint),
+        (Wrong::HandsOverWithoutAPosition, Check::Repeats, Kind::Endpoint),
+    ] {
+        for seed in 0..4 {
+            let histories = simulate_meddled(seed, kind, wrong, 700);
+            let verdict = judge(&format!("meddled-{wrong:?}-{kind:?}-{seed}"), &histories);
+            let mut shown = verdict.violations.iter().filter(|violation| violation.check == check).peekable();
+            assert!(shown.peek().is_some(), "{wrong:?} at {kind:?} passed with seed {seed}: {:?}", verdict.violated);
+            shown.for_each(|violation| assert!(!violation.history.is_empty(), "{violation:?}"));
+        }
+    }
 }
 
 #[test]

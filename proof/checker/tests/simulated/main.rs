@@ -6,6 +6,8 @@
 #[cfg(test)]
 mod judged;
 #[cfg(test)]
+mod meddler;
+#[cfg(test)]
 mod relay;
 #[cfg(test)]
 mod sink;

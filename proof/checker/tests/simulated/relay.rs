@@ -23,6 +23,16 @@ pub enum Wrong {
     ForgetsPositionsAtAFailOver,
     WritesLateAndIsCut,
     RepeatsAcrossASplit,
+    /// These do wrong to rows that their owner meddles with.
+    PassesWhatWasSetBack,
+    SendsTwiceWhatWasSetBack,
+    LosesWhatWasChanged,
+    LosesWhatWasRekeyed,
+    SendsWhatWasDeleted,
+    SendsFormerContents,
+    SendsContentsThatWereRolledBack,
+    TellsOfNoChange,
+    TellsOfChangesThatAreNone,
     /// Not the relay, but who writes the history down.
     LosesALine,
 }
@@ -41,12 +51,27 @@ pub struct Row {
 impl Row {
     /// The index of the next message of this lane.
     pub fn next(&self, log: &[Committed], from: usize) -> Option<usize> {
-        (from..log.len()).find(|index| log[*index].key % self.of == self.lane)
+        let is_next = |row: &Committed| !row.gone && !row.marked && row.key % self.of == self.lane;
+        (from..log.len()).find(|index| is_next(&log[*index]))
     }
 
     fn grant(&self) -> Grant {
         Grant { relay: "orders".into(), lane: self.lane, of: self.of, epoch: self.epoch }
     }
+}
+
+/// A message as it was read.
+#[derive(Clone)]
+pub struct Taken {
+    pub id: String,
+    /// The transaction that changed it; 0 if none did.
+    pub content: u64,
+    /// Where it stands in the log, if it does.
+    index: Option<usize>,
+}
+
+fn ids(taken: &[Taken]) -> Vec<String> {
+    taken.iter().map(|taken| taken.id.clone()).collect()
 }
 
 /// A lane as its owner has it.
@@ -56,9 +81,15 @@ struct Held {
     read: usize,
     batch: i64,
     /// Messages that are in flight.
-    flying: usize,
+    flying: Vec<Taken>,
     /// Of the timeline.
     timeline: u32,
+}
+
+impl Held {
+    fn has(&self, id: &str) -> bool {
+        self.flying.iter().any(|taken| taken.id == id)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -76,7 +107,7 @@ pub struct Replica {
     until: Nanos,
     lanes: Vec<Held>,
     /// A call that was under way when it was frozen: lane, batch, ids.
-    calling: Option<(Grant, i64, Vec<String>)>,
+    calling: Option<(Grant, i64, Vec<Taken>)>,
 }
 
 impl Replica {
@@ -139,7 +170,7 @@ fn acts(stage: &mut Stage, index: usize) {
             publish(stage, index, lane);
         }
     }
-    if stage.chance(40.0) || stage.replicas[index].lanes.iter().any(|lane| lane.flying > IN_FLIGHT / 2) {
+    if stage.chance(40.0) || stage.replicas[index].lanes.iter().any(|lane| lane.flying.len() > IN_FLIGHT / 2) {
         acknowledge(stage, index);
     }
     // A lane is mostly at rest: who gives it back in the wrong way has to do so often.
@@ -175,18 +206,19 @@ fn claim(stage: &mut Stage, index: usize) {
 /// Takes up a lane: what the sink has is settled first.
 fn open(stage: &mut Stage, index: usize, row: Row) {
     let timeline = stage.timeline;
-    let mut held = Held { read: row.upto, batch: row.batch, flying: 0, timeline, row };
+    let mut held = Held { read: row.upto, batch: row.batch, flying: Vec::new(), timeline, row };
     if stage.wrong == Wrong::StartsBehindThePosition {
         held.read = held.read.saturating_sub(40);
     }
     if stage.sink.kind == Kind::Inbox {
-        let new = Fence { epoch: held.row.epoch, batch: held.batch, upto: held.read, timeline };
+        let (epoch, batch, upto) = (held.row.epoch, held.batch, held.read);
+        let new = Fence { epoch, batch, upto, timeline, rows: Vec::new() };
         let fence = stage.sink.fences.entry(held.row.lane).or_insert(new);
         fence.epoch = held.row.epoch;
         if fence.timeline < timeline {
             held.batch = held.batch.max(fence.batch);
         } else if fence.batch > held.batch {
-            (held.batch, held.read) = (fence.batch, fence.upto);
+            (held.batch, held.read, held.flying) = (fence.batch, fence.upto, fence.rows.clone());
             stage.replicas[index].lanes.push(held);
             acknowledge(stage, index);
             return;
@@ -196,21 +228,37 @@ fn open(stage: &mut Stage, index: usize, row: Row) {
 }
 
 /// The next messages of a lane: ids, and how far they go.
-fn read(stage: &mut Stage, index: usize, lane: usize) -> (Vec<String>, usize) {
+fn read(stage: &mut Stage, index: usize, lane: usize) -> (Vec<Taken>, usize) {
     let most = stage.rng.random_range(1..5);
     let held = &stage.replicas[index].lanes[lane];
     let (mut ids, mut upto) = (Vec::new(), held.read);
     while ids.len() < most
         && let Some(next) = held.row.next(&stage.database.log, upto)
     {
-        ids.push(stage.database.log[next].id.clone());
+        let Committed { id, content, set_back, rekeyed, .. } = &stage.database.log[next];
+        // It moved away and back, and is in flight: it is not read before it was marked, and then no more.
+        if *rekeyed && stage.replicas[index].lanes.iter().any(|held| held.has(id)) {
+            break;
+        }
         upto = next + 1;
+        let (content, passed) = match stage.wrong {
+            Wrong::PassesWhatWasSetBack => (*content, *set_back),
+            Wrong::LosesWhatWasChanged => (*content, *content > 0),
+            Wrong::LosesWhatWasRekeyed => (*content, *rekeyed),
+            Wrong::SendsFormerContents => (0, false),
+            _ => (*content, false),
+        };
+        if !passed {
+            ids.push(Taken { id: id.clone(), content, index: Some(next) });
+        }
     }
     let now_and_then = stage.chance(6.0);
     match stage.wrong {
         Wrong::SkipsAMessage if ids.len() > 1 && now_and_then => drop(ids.pop()),
         Wrong::SwapsTwo if ids.len() > 1 => ids.reverse(),
-        Wrong::SendsWhatWasRolledBack if !ids.is_empty() => ids.extend(stage.undone.take()),
+        Wrong::SendsWhatWasRolledBack if !ids.is_empty() => {
+            ids.extend(stage.undone.take().map(|id| Taken { id, content: 0, index: None }));
+        }
         _ => {}
     }
     (ids, upto)
@@ -218,20 +266,24 @@ fn read(stage: &mut Stage, index: usize, lane: usize) -> (Vec<String>, usize) {
 
 fn publish(stage: &mut Stage, index: usize, lane: usize) {
     let (ids, upto) = read(stage, index, lane);
-    let flying = stage.replicas[index].lanes[lane].flying;
-    if ids.is_empty() || (flying > 0 && flying + ids.len() > IN_FLIGHT && stage.wrong != Wrong::NeverWaits) {
+    let flying = stage.replicas[index].lanes[lane].flying.len();
+    if ids.is_empty() {
+        stage.replicas[index].lanes[lane].read = upto;
+        return;
+    }
+    if flying > 0 && flying + ids.len() > IN_FLIGHT && stage.wrong != Wrong::NeverWaits {
         return;
     }
     let held = &mut stage.replicas[index].lanes[lane];
     held.batch += 1;
-    held.flying += ids.len();
+    held.flying.extend(ids.iter().cloned());
     held.read = upto;
     let (grant, batch, timeline) = (held.row.grant(), held.batch, held.timeline);
     if stage.wrong == Wrong::RepeatsWhileItHasTheLane && stage.chance(3.0) {
         let held = &mut stage.replicas[index].lanes[lane];
         held.read = held.read.saturating_sub(20).max(held.row.upto);
     }
-    let mut left = ids;
+    let mut left = ids.clone();
     while !left.is_empty() {
         let take = if stage.sink.kind == Kind::Inbox || !stage.chance(10.0) {
             left.len()
@@ -242,7 +294,10 @@ fn publish(stage: &mut Stage, index: usize, lane: usize) {
         left.drain(..take);
     }
     if stage.sink.kind == Kind::Inbox {
-        stage.sink.fences.insert(grant.lane, Fence { epoch: grant.epoch, batch, upto, timeline });
+        let before = stage.sink.fences.remove(&grant.lane).filter(|fence| fence.timeline == timeline);
+        let mut rows = before.map_or_else(Vec::new, |fence| fence.rows);
+        rows.extend(ids);
+        stage.sink.fences.insert(grant.lane, Fence { epoch: grant.epoch, batch, upto, timeline, rows });
     }
 }
 
@@ -252,23 +307,24 @@ fn call(
     index: usize,
     (grant, timeline): (&Grant, u32),
     batch: i64,
-    (ids, take): (&[String], usize),
+    (messages, take): (&[Taken], usize),
 ) {
     let (replica, name) = (stage.replicas[index].id(), stage.replicas[index].name.clone());
-    let publish = Event::Publish { replica: replica.clone(), grant: grant.clone(), timeline, batch, ids: ids.to_vec() };
+    let publish =
+        Event::Publish { replica: replica.clone(), grant: grant.clone(), timeline, batch, ids: ids(messages) };
     let looked = stage.t;
     let writing = Event::Writing { replica: replica.clone(), grant: grant.clone(), looked };
     if stage.sink.kind != Kind::Inbox && stage.chance(3.0) {
         stage.tell(&name, publish.clone());
         stage.tell(&name, writing.clone());
-        stage.sink.take(&name, ids);
+        stage.sink.take(&name, messages);
         let answer = "ambiguous".to_owned();
         stage.tell(&name, Event::Answered { replica: replica.clone(), grant: grant.clone(), batch, answer });
     }
     stage.tell(&name, publish);
     stage.tell(&name, writing);
-    let letters = stage.sink.take(&name, &ids[..take]);
-    let answer = format!("{letters}{}", "t-----".split_at(ids.len() - take).0);
+    let letters = stage.sink.take(&name, &messages[..take]);
+    let answer = format!("{letters}{}", "t-----".split_at(messages.len() - take).0);
     stage.tell(&name, Event::Answered { replica, grant: grant.clone(), batch, answer });
 }
 
@@ -276,16 +332,25 @@ fn acknowledge(stage: &mut Stage, index: usize) {
     if stage.wrong == Wrong::NeverWaits && stage.chance(90.0) {
         return;
     }
-    let (mut positions, sent) = (Vec::new(), stage.t);
+    let (mut positions, mut changed, sent) = (Vec::new(), Vec::new(), stage.t);
     let old = stage.wrong == Wrong::WritesAnOldPosition && stage.chance(5.0);
     let replica = &mut stage.replicas[index];
     for held in &mut replica.lanes {
         let row = stage.database.rows.iter_mut();
         let mut row = row.filter(|row| row.grant() == held.row.grant() && row.owner == Some(replica.number));
         let Some(row) = row.next() else { continue };
+        let again = row.batch == held.batch;
         (row.batch, row.upto) = (held.batch, held.read);
-        held.flying = 0;
-        positions.push(Position { grant: row.grant(), batch: held.batch, consumed: Some(held.read as u64) });
+        stage.sink.fences.entry(row.lane).and_modify(|fence| fence.rows.clear());
+        for taken in held.flying.drain(..) {
+            mark_elsewhere(&mut stage.database.log, &taken);
+            let stands = taken.index.and_then(|index| stage.database.log.get(index)).filter(|row| !row.gone);
+            let is_changed = stands.is_some_and(|row| row.content != taken.content);
+            if is_changed != (stage.wrong == Wrong::TellsOfChangesThatAreNone) {
+                changed.push(taken.id);
+            }
+        }
+        positions.push(Position { grant: row.grant(), batch: held.batch, consumed: Some(held.read as u64), again });
     }
     if old {
         positions
@@ -293,9 +358,19 @@ fn acknowledge(stage: &mut Stage, index: usize) {
             .for_each(|position| position.consumed = position.consumed.map(|consumed| consumed.saturating_sub(200)));
     }
     let (replica, name, timeline) = (replica.id(), replica.name.clone(), stage.timeline);
+    if stage.wrong == Wrong::TellsOfNoChange {
+        changed.clear();
+    }
     // Some are written, and the answer is lost.
     if !positions.is_empty() && !stage.chance(5.0) {
-        stage.tell(&name, Event::Acknowledged { replica, sent, timeline, positions });
+        stage.tell(&name, Event::Acknowledged { replica, sent, timeline, positions, changed });
+    }
+}
+
+/// A row that moved to another lane meanwhile is marked there.
+fn mark_elsewhere(log: &mut [Committed], taken: &Taken) {
+    if taken.index.and_then(|index| log.get(index)).is_some_and(|row| row.gone) {
+        log.iter_mut().filter(|row| row.id == taken.id && !row.gone).for_each(|row| row.marked = true);
     }
 }
 
@@ -306,7 +381,7 @@ fn release(stage: &mut Stage, index: usize, split: bool) {
         acknowledge(stage, index);
     }
     let Some(held) = stage.replicas[index].lanes.pop() else { return };
-    if held.flying > 0 && !hasty {
+    if !held.flying.is_empty() && !hasty {
         return stage.replicas[index].lanes.push(held);
     }
     let (replica, name) = (stage.replicas[index].id(), stage.replicas[index].name.clone());
@@ -329,17 +404,17 @@ pub fn freezes(stage: &mut Stage, index: usize) {
     if stage.replicas[index].lanes.is_empty() {
         return;
     }
-    let (ids, _) = read(stage, index, 0);
+    let (taken, _) = read(stage, index, 0);
     let held = &stage.replicas[index].lanes[0];
-    if ids.is_empty() || held.flying + ids.len() > IN_FLIGHT {
+    if taken.is_empty() || held.flying.len() + taken.len() > IN_FLIGHT {
         return;
     }
     let (grant, batch, timeline) = (held.row.grant(), held.batch + 1, held.timeline);
     let (replica, name, looked) = (stage.replicas[index].id(), stage.replicas[index].name.clone(), stage.t);
     let writing = Event::Writing { replica: replica.clone(), grant: grant.clone(), looked };
-    stage.tell(&name, Event::Publish { replica, grant: grant.clone(), timeline, batch, ids: ids.clone() });
+    stage.tell(&name, Event::Publish { replica, grant: grant.clone(), timeline, batch, ids: ids(&taken) });
     stage.tell(&name, writing);
-    stage.replicas[index].calling = Some((grant, batch, ids));
+    stage.replicas[index].calling = Some((grant, batch, taken));
 }
 
 /// Its lease is over: what it had checked before still goes out, where nobody refuses it.

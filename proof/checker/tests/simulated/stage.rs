@@ -13,7 +13,7 @@ use super::sink::Sink;
 
 pub const MS: Nanos = 1_000_000;
 pub const LEASE: Nanos = 4_500 * MS;
-const KEYS: u32 = 12;
+pub const KEYS: u32 = 12;
 pub const IN_FLIGHT: usize = 12;
 
 /// The sink's type.
@@ -32,6 +32,14 @@ pub enum Kind {
 pub struct Committed {
     pub id: String,
     pub key: u32,
+    /// The transaction that changed it; 0 if none did.
+    pub content: u64,
+    /// It was deleted, or stands elsewhere by now.
+    pub gone: bool,
+    /// It was marked for a lane that it is no longer of.
+    pub marked: bool,
+    pub set_back: bool,
+    pub rekeyed: bool,
 }
 
 /// What the database holds; the standby has one, too.
@@ -39,7 +47,7 @@ pub struct Committed {
 pub struct Database {
     pub log: Vec<Committed>,
     pub rows: Vec<Row>,
-    ledger: Vec<u64>,
+    pub ledger: Vec<u64>,
     numbers: Vec<u64>,
 }
 
@@ -54,6 +62,8 @@ pub struct Stage {
     pub claims_from: Nanos,
     pub sink: Sink,
     pub wrong: Wrong,
+    /// Whether the table is its owner's, who meddles with its rows.
+    pub meddles: bool,
     pub replicas: Vec<Replica>,
     /// A message that was rolled back.
     pub undone: Option<String>,
@@ -82,6 +92,7 @@ impl Stage {
             claims_from: 0,
             sink: Sink::new(kind),
             wrong,
+            meddles: false,
             replicas: Vec::new(),
             undone: None,
             histories: Histories::new(),
@@ -129,8 +140,10 @@ impl Stage {
         }
         self.tell("stage", Event::Drained);
         for (place, ids) in self.sink.places.clone() {
-            for ids in ids.chunks(50) {
-                self.tell("stage", Event::Arrived { place: place.clone(), ids: ids.to_vec() });
+            for arrived in ids.chunks(50) {
+                let (ids, contents): (Vec<String>, Vec<u64>) = arrived.iter().cloned().unzip();
+                let contents = (0..).zip(contents).filter(|(_, content)| *content > 0).collect();
+                self.tell("stage", Event::Arrived { place: place.clone(), ids, contents });
             }
         }
         let transactions = self.database.ledger.clone();
@@ -149,6 +162,9 @@ impl Stage {
     fn step(&mut self) {
         if self.chance(60.0) {
             self.write();
+        }
+        if self.meddles && self.chance(60.0) {
+            super::meddler::meddle(self);
         }
         if self.chance(30.0) {
             (self.standby, self.safe) = (self.database.clone(), self.t + 1);
@@ -181,9 +197,14 @@ impl Stage {
         super::relay::step(self);
     }
 
-    fn write(&mut self) {
+    /// The number of the next transaction.
+    pub fn begin(&mut self) -> u64 {
         self.transactions += 1;
-        let transaction = self.transactions;
+        self.transactions
+    }
+
+    fn write(&mut self) {
+        let transaction = self.begin();
         let mut numbers = self.database.numbers.clone();
         let mut messages = Vec::new();
         for _ in 0..self.rng.random_range(1..4) {
@@ -209,7 +230,15 @@ impl Stage {
         self.database.numbers = numbers;
         self.database.ledger.push(transaction);
         let committed = messages.into_iter();
-        self.database.log.extend(committed.map(|Message { id, key, .. }| Committed { id, key: key.unwrap() }));
+        self.database.log.extend(committed.map(|Message { id, key, .. }| Committed {
+            id,
+            key: key.unwrap(),
+            content: 0,
+            gone: false,
+            marked: false,
+            set_back: false,
+            rekeyed: false,
+        }));
     }
 
     /// Kills or stops a replica.

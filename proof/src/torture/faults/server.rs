@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use checker::history::Event;
+use checker::history::{Deed, Event};
 use pgbaton::control::relays;
 use rand::RngExt;
 use tokio::time::Instant;
@@ -13,8 +13,9 @@ use super::replicas::{CLOCK_LEAST, jump};
 use super::{Hit, in_force, undo};
 use crate::Error;
 use crate::servers::Cluster;
-use crate::torture::outbox::NAME;
+use crate::torture::outbox::{NAME, Pick};
 use crate::torture::pair::{FailedOver, Pair};
+use crate::torture::plan::TTL_MS;
 use crate::torture::primary::{UNDO_WITHIN, again, within};
 use crate::torture::stage::Stage;
 use crate::torture::ways::{Trouble, hurt};
@@ -293,6 +294,30 @@ pub(super) async fn snapshot(stage: &Stage, hit: &mut Hit) -> Result<bool, Error
         return Ok(false);
     }
     ended.map(|()| true)
+}
+
+/// Those in front, which are in flight. What was delivered of them cannot be marked meanwhile. False if none is pending, or if the
+/// connection was over before.
+pub(super) async fn rows_locked(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
+    let length = hit.millis(TTL_MS + TTL_MS / 4, TTL_MS * 4);
+    let rows = hit.random.random_range(1..=200);
+    let pick = Pick { deed: Deed::Locked, skip: 0, rows, key: None, size: 0 };
+    let admin = stage.primary.admin().await?;
+    within(admin.batch_execute("begin; set local lock_timeout = '5s'")).await?;
+    let fault = hit.begin(stage, "pending rows", None);
+    let locked = within(admin.query(&stage.plan.source.meddle(&pick, 0), &[])).await;
+    let any = locked.as_ref().is_ok_and(|rows| !rows.is_empty());
+    let deadline = Instant::now() + length;
+    while any && Instant::now() < deadline && !stage.is_calm() && !admin.is_closed() {
+        stage.hold(Duration::from_millis(200)).await;
+    }
+    let ended = within(admin.batch_execute("commit")).await;
+    fault.end();
+    if admin.is_closed() {
+        stage.log.effect("rows_locked was cut short");
+        return Ok(false);
+    }
+    locked.and(ended).map(|()| any)
 }
 
 /// False if it is refused, as long as the last one is not over, or was not over itself in this time: it goes on all the same.

@@ -31,6 +31,7 @@ pub(in crate::torture) enum Kind {
     DiskFull,
     ServerClock,
     Snapshot,
+    RowsLocked,
     Split,
     SinkOutage,
     SinkSlow,
@@ -95,6 +96,7 @@ pub(super) enum Thing {
     Clock,
     ServerClock,
     Snapshot,
+    Rows,
     Lanes,
 }
 
@@ -105,7 +107,7 @@ const fn unit(kind: Kind, name: &'static str, about: &'static str, weight: u32, 
 /// All of them. Those of weight 0 are not drawn here: they come with the replicas' processes.
 pub(in crate::torture) const UNITS: &[Unit] = {
     use Thing::{
-        Backends, Clock, Fleet, Lanes, Process, Server, ServerClock, Sink, SinkWay, SinkWays, Snapshot, Way, Ways,
+        Backends, Clock, Fleet, Lanes, Process, Rows, Server, ServerClock, Sink, SinkWay, SinkWays, Snapshot, Way, Ways,
     };
     // Who has the server ends its backends, too.
     const SERVER: &[Thing] = &[Server, Backends];
@@ -164,6 +166,13 @@ pub(in crate::torture) const UNITS: &[Unit] = {
         unit(Kind::DiskFull, "disk_full", "nothing more fits on the server's volume", 2, SERVER),
         unit(Kind::ServerClock, "server_clock", "the server's wall clock jumps, and back", 2, &[ServerClock]),
         unit(Kind::Snapshot, "snapshot", "a snapshot is held for long", 2, &[Snapshot]),
+        unit(
+            Kind::RowsLocked,
+            "rows_locked",
+            "pending rows of an adopted table are locked by its owner for more than a lease",
+            3,
+            &[Rows],
+        ),
         unit(Kind::Split, "split", "the relay's lanes are doubled", 1, &[Lanes]),
         unit(Kind::SinkOutage, "sink_outage", "the sink is down", 3, &[Sink, SinkWays]),
         unit(Kind::SinkSlow, "sink_slow", "the sink is slow", 3, &[Sink]),
@@ -208,6 +217,9 @@ pub(in crate::torture) fn impossible(unit: &Unit, stage: &Stage) -> Option<Strin
     match unit.kind {
         Kind::DiskFull => stage.cannot.disk.clone(),
         Kind::ReplicaClock | Kind::ServerClock => stage.cannot.clock.clone(),
+        Kind::RowsLocked if !stage.plan.source.is_adopted() => {
+            Some("pgbaton's own outbox has no other owner".to_owned())
+        }
         Kind::SinkOutage => None,
         _ if stage.plan.sink == SinkKind::File
             && unit.needs.iter().any(|thing| matches!(thing, Thing::Sink | Thing::SinkWay)) =>

@@ -48,6 +48,22 @@ pub async fn looks_from_the_last_row(wrong: Option<&'static str>) -> Verdict {
     scene.judged().await
 }
 
+/// Its owner sets back what it has marked.
+pub async fn forgets_no_mark(wrong: Option<&'static str>) -> Verdict {
+    let mut scene = Scene::new(wrong, Sink::Inbox).await;
+    scene.adopt().await;
+    scene.start("r1", 1, "").await;
+    scene.claims("r1", 1).await;
+    let ids = scene.write(1, 5).await;
+    until("all is marked", async || {
+        let sql = "select not exists (select from shop.outbox where published_at is null)";
+        scene.admin.query_one(sql, &[]).await.unwrap().get(0)
+    })
+    .await;
+    scene.set_back(&ids[1..3]).await;
+    scene.judged().await
+}
+
 impl Scene {
     /// From now on messages are written to a table of the application's own, which the relay adopts.
     async fn adopt(&mut self) {

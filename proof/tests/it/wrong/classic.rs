@@ -49,7 +49,7 @@ pub async fn publishes_after_its_locks(wrong: Option<&'static str>) -> Verdict {
     }
     let rows = scene.admin.query("select message_id from classic_inbox order by seq", &[]).await.unwrap();
     let ids = rows.iter().map(|row| row.get(0)).collect();
-    scene.book.tell(Event::Arrived { place: "classic_inbox".into(), ids });
+    scene.book.tell(Event::Arrived { place: "classic_inbox".into(), ids, contents: Vec::new() });
     scene.judged().await
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use checker::history::{Event, Message};
+use checker::history::{Deed, Event, Message};
 use proof::fixture::connect;
 use proof::torture::book;
 use tokio_postgres::Client;
@@ -93,6 +93,16 @@ impl Scene {
         self.book.tell(Event::Committed { transaction: open.transaction, sent });
         self.written.committed.insert(open.transaction, open.messages.clone());
         open.messages
+    }
+
+    /// The owner of the adopted table sets these back, which were marked.
+    pub async fn set_back(&mut self, ids: &[String]) {
+        let open = self.open().await;
+        let numbers: Vec<i64> = ids.iter().map(|id| id.trim_start_matches("orders:").parse().unwrap()).collect();
+        let sql = "update shop.outbox set published_at = null where id = any($1) and published_at is not null";
+        assert_eq!(open.client.execute(sql, &[&numbers]).await.unwrap(), numbers.len() as u64);
+        self.book.tell(Event::Meddled { transaction: open.transaction, deed: Deed::SetBack, ids: ids.to_vec() });
+        self.commit(open).await;
     }
 
     /// One transaction with so many messages of this key. Gives their ids.

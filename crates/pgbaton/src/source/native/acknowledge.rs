@@ -113,7 +113,7 @@ impl NativeSource {
         crate::faults::point("acknowledge.locked");
         let rows = self.insert(connection, &columns, &here, last_number, set_back).await?;
         self.confirmed(&here, &rows, last_number)?;
-        history::acknowledged(self.spec.replica, sent, &here, || written(done, &rows));
+        history::acknowledged(self.spec.replica, sent, &here, || (written(done, &rows), Vec::new()));
         Ok(done.iter().map(|dealt| outcome(dealt, &rows)).collect())
     }
 
@@ -185,7 +185,7 @@ fn is_written(dealt: &Dealt, rows: &[Row]) -> bool {
 fn written<'a>(done: &'a [Dealt], rows: &[Row]) -> Vec<history::Position<'a>> {
     let position = |dealt: &'a Dealt| {
         let consumed = stored(&dealt.next).ok()?.position.consumed().xmax();
-        Some(history::Position { grant: &dealt.grant, batch: dealt.batch, consumed: Some(consumed) })
+        Some(history::Position { grant: &dealt.grant, batch: dealt.batch, consumed: Some(consumed), again: false })
     };
     done.iter().filter(|dealt| is_written(dealt, rows)).filter_map(position).collect()
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use super::row::message_id;
 use super::taken::{RowId, TakenRow};
 use super::trouble::{of_a_row, waits};
 use super::{Place, TableSource, columns_of, place};
@@ -349,8 +350,13 @@ impl TableSource {
             return Ok(Marked::Swallowed(swallowed));
         }
         connection.commit(sql::INCARNATION, &[]).await?;
-        let lost: Vec<i32> = lanes.into_iter().filter(|lane| !met.ours.contains(lane)).collect();
-        history::acknowledged(self.replica, sent, here, || written(pieces, &lost));
+        history::acknowledged(self.replica, sent, here, || {
+            (
+                written(pieces, (&met.ours, &met.repeated)),
+                changed.iter().map(|row| message_id(&self.relay, row)).collect(),
+            )
+        });
+        let lost = lanes.into_iter().filter(|lane| !met.ours.contains(lane)).collect();
         let met = any || !changed.is_empty();
         Ok(Marked::But(Besides { lost, over: Vec::new(), changed, gone, met }))
     }
@@ -464,9 +470,13 @@ fn texts<'a>(columns: &'a [Vec<&'a str>]) -> Vec<Parameter<'a>> {
 }
 
 /// What was written, for the history.
-fn written<'a>(pieces: &[&'a Piece], lost: &[i32]) -> Vec<history::Position<'a>> {
-    let ours = pieces.iter().copied().filter(|piece| !lost.contains(&piece.grant.lane.number));
-    ours.map(|Piece { grant, batch, .. }| history::Position { grant, batch: *batch, consumed: None }).collect()
+fn written<'a>(pieces: &[&'a Piece], (ours, repeated): (&HashSet<i32>, &HashSet<i32>)) -> Vec<history::Position<'a>> {
+    let ours = pieces.iter().copied().filter(|piece| ours.contains(&piece.grant.lane.number));
+    let position = |Piece { grant, batch, .. }: &'a Piece| {
+        let again = repeated.contains(&grant.lane.number);
+        history::Position { grant, batch: *batch, consumed: None, again }
+    };
+    ours.map(position).collect()
 }
 
 /// The next batch of each lane, as many rows together as one transaction marks.
