@@ -111,7 +111,8 @@ impl Proposal {
     /// A sink that is none.
     pub fn to_toml(&self, sink: Option<&str>, database: &Database) -> Result<String, Error> {
         let text = show::configuration(self, sink);
-        if sink.is_some() {
+        if let Some(sink) = sink {
+            is_a_table(sink)?;
             Config::of_database(&text, database.clone())?;
         }
         Ok(text)
@@ -138,10 +139,21 @@ impl Proposal {
         let Some(sink) = sink else {
             return Ok(Configured { name: self.relay, spec: Arc::new(self.draft.spec), sink: None, file: None });
         };
+        is_a_table(sink)?;
         let config = Config::of_database(&show::configuration(&self, Some(sink)), database.clone())?;
         let configured = config.adopting(&self.facts.table, None)?;
         configured.ok_or_else(|| Error::new(Kind::Internal, "the proposal does not adopt its own table"))
     }
+}
+
+/// What is no TOML would be told of a line that nobody has written.
+fn is_a_table(sink: &str) -> Result<(), Error> {
+    let parsed = toml::from_str::<toml::Table>(&format!("sink = {sink}"));
+    if parsed.is_ok_and(|all| all.len() == 1 && all.get("sink").is_some_and(toml::Value::is_table)) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Config, "the sink is no inline table as TOML has it")
+        .hint("Such as: --sink '{ type = \"file\", path = \"{relay}-{name}.jsonl\" }'"))
 }
 
 /// What the catalogue says.

@@ -252,6 +252,10 @@ async fn what_cannot_be_adopted_is_said(major: u32) {
     assert!(asked("app.outbox", &["--dsn", dsn], 1).await.contains("upper case is not turned to lower case"));
     assert!(asked("a.b.c", &["--dsn", dsn], 2).await.contains("app.outbox"));
     assert!(asked("app.Outbox", &["--dsn", dsn, "--relay", "No Name"], 2).await.contains("names no relay"));
+    for sink in ["file", "{ type = \"file\"", "{}\nx = 1"] {
+        let said = asked("app.Outbox", &["--dsn", dsn, "--sink", sink], 2).await;
+        assert!(said.contains("the sink is no inline table"), "{said}");
+    }
     let ddl = r#"create view app.seen as select * from app."Outbox"; alter table app."Outbox" set unlogged"#;
     adopted.admin.batch_execute(ddl).await.unwrap();
     assert!(asked("app.seen", &["--dsn", dsn], 1).await.contains("is no table"));
