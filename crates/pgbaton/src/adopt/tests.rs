@@ -38,7 +38,7 @@ fn facts_of(table: &str, columns: &[&str], mut more: Value) -> Facts {
         more["primary_key"] = json!(key);
     }
     let shape = json!({
-        "version": 180_000, "kind": "r", "persistence": "p", "row_security": false, "parts": 0, "is_part": false,
+        "oid": 1, "version": 180_000, "kind": "r", "persistence": "p", "row_security": false, "parts": 0, "is_part": false,
         "columns": columns, "unique": [more["primary_key"]], "rules": [], "rewritten": false, "referenced": [], "unpublished": false,
     });
     if more["replica_identity"].is_null() {

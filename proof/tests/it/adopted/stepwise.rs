@@ -10,7 +10,7 @@ use pgbaton::metrics::Metrics;
 use pgbaton::position::Incarnation;
 use pgbaton::source::table::{TableSource, TableSpec};
 use pgbaton::source::{Acknowledged, Behind, Bookmark, Budget, Dealt, Opaque, Opened, Read, Room, Source, SourceSpec};
-use proof::fixture::Fixture;
+use proof::fixture::{Fixture, RELAY};
 use proof::on_each_version;
 use uuid::Uuid;
 
@@ -28,6 +28,7 @@ on_each_version!(
     what_the_sink_holds_is_marked_on_opening,
     what_was_read_is_kept_by_recovery,
     what_a_later_check_refuses_is_not_read,
+    what_failed_is_said_until_it_succeeds,
     a_check_runs_none_of_the_conditions,
     what_is_pending_is_counted_with_its_age,
 );
@@ -335,6 +336,21 @@ async fn what_a_later_check_refuses_is_not_read(major: u32) {
     steps.source.check().await.unwrap();
     steps.read_until(4).await;
     assert_eq!(steps.got[3], "b 1");
+}
+
+/// Also while the next look is not due: that nothing was tried is no success.
+async fn what_failed_is_said_until_it_succeeds(major: u32) {
+    let adopted = Adopted::new(major).await;
+    let mut steps = Steps::new(&adopted, 1).await;
+    steps.open(0, None).await;
+    adopted.execute(&format!(r#"revoke select on app."Outbox" from {RELAY}"#)).await;
+    for _ in 0..20 {
+        let refused = steps.try_read(10).await.unwrap_err().to_string();
+        assert!(refused.contains("permission denied"), "{refused}");
+    }
+    adopted.execute(&format!(r#"grant select on app."Outbox" to {RELAY}"#)).await;
+    insert(&adopted, "a", 1).await;
+    until("reading goes on", async || steps.try_read(10).await.is_ok_and(|read| !read.batches.is_empty())).await;
 }
 
 /// The source of this configuration, checked.
