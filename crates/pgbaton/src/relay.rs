@@ -227,15 +227,13 @@ impl Relay {
 
     /// Tells of it if that is due.
     fn reading_failed(&self, error: &Error, tell: bool) {
-        let what = if error.is_transient() {
-            "reading failed; nothing is lost"
-        } else {
+        if !error.is_transient() {
             self.reading_refused(true);
-            "reading is refused: nothing is delivered until a person has decided"
-        };
-        match tell {
-            true => self.report(what, error),
-            false => self.consider(error),
+        }
+        match (tell, error.is_transient()) {
+            (true, true) => self.report("reading failed; nothing is lost", error),
+            (true, false) => self.report("reading is refused: nothing is delivered until a person has decided", error),
+            (false, _) => self.consider(error),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::hand::{SOON, until, until_none};
 
 /// Each append takes this long, so that what was read ahead lasts for longer than any lease.
 pub const SLOW: &str = "
-    create function app.slow() returns trigger language plpgsql as
+    create or replace function app.slow() returns trigger language plpgsql as
       $$ begin perform pg_sleep(0.05); return null; end $$;
     create trigger slow before insert on app.inbox for each statement execute function app.slow();";
 
