@@ -334,15 +334,14 @@ impl Connection {
     /// transaction, and its answers are thrown away.
     async fn begin_within(&self, patience: Duration, access: Access) -> Result<(), Error> {
         let (patience, idle) = (patience.as_millis().max(1), self.idle.as_millis().max(1));
-        let limits = format!(
-            "set local lock_timeout = {patience}; set local idle_in_transaction_session_timeout = {idle}; {SETTINGS}"
-        );
         // No function or operator that others have made is taken for one of the server's.
         let path = match access {
             Access::Read | Access::Look | Access::Write => "set local search_path = pg_catalog, pg_temp; ",
             Access::ReadTheirs | Access::WriteTheirs => "",
         };
-        let limits = format!("{path}{limits}");
+        let limits = format!(
+            "{path}set local lock_timeout = {patience}; set local idle_in_transaction_session_timeout = {idle}; {SETTINGS}"
+        );
         let (begin, settings) = match access {
             Access::Read | Access::ReadTheirs => {
                 ("begin isolation level repeatable read read only;", format!("{limits}; {READ_SETTINGS}"))

@@ -53,6 +53,17 @@ pub const SOURCE: &str = r#"
     mark = { published_at = "now()" }
 "#;
 
+/// The lane of a key, as SQL: of four.
+pub fn lane_of(key: &str) -> String {
+    format!("(hashtextextended({key} collate \"C\", 0) & 3)")
+}
+
+/// Rows that wait in other lanes than this site's: a FROM with what follows.
+pub fn pending_beside(site: &str) -> String {
+    let (of_row, of_site) = (lane_of("site_id"), lane_of(&format!("'{site}'")));
+    format!(r#"app."Outbox" where published_at is null and {of_row} <> {of_site}"#)
+}
+
 /// The table of most tests.
 pub const TABLE: &str = r#"
     create table app."Outbox" (

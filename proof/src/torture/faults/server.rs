@@ -13,6 +13,7 @@ use super::replicas::{CLOCK_LEAST, jump};
 use super::{Hit, in_force, undo};
 use crate::Error;
 use crate::servers::Cluster;
+use crate::torture::log::Fault;
 use crate::torture::outbox::{NAME, Pick};
 use crate::torture::pair::{FailedOver, Pair};
 use crate::torture::plan::TTL_MS;
@@ -283,6 +284,17 @@ pub(super) async fn snapshot(stage: &Stage, hit: &mut Hit) -> Result<bool, Error
     let admin = stage.primary.admin().await?;
     within(admin.batch_execute("begin isolation level repeatable read; select count(*) from pgbaton.lane")).await?;
     let fault = hit.begin(stage, "primary", None);
+    keep_open(stage, &admin, fault, length, "snapshot was cut short").await
+}
+
+/// Keeps a transaction open for so long, and ends it and the fault. False if the connection was over before.
+async fn keep_open(
+    stage: &Stage,
+    admin: &Client,
+    fault: Fault,
+    length: Duration,
+    cut_short: &'static str,
+) -> Result<bool, Error> {
     let deadline = Instant::now() + length;
     while Instant::now() < deadline && !stage.is_calm() && !admin.is_closed() {
         stage.hold(Duration::from_millis(200)).await;
@@ -290,7 +302,7 @@ pub(super) async fn snapshot(stage: &Stage, hit: &mut Hit) -> Result<bool, Error
     let ended = within(admin.batch_execute("commit")).await;
     fault.end();
     if admin.is_closed() {
-        stage.log.effect("snapshot was cut short");
+        stage.log.effect(cut_short);
         return Ok(false);
     }
     ended.map(|()| true)
@@ -307,17 +319,11 @@ pub(super) async fn rows_locked(stage: &Stage, hit: &mut Hit) -> Result<bool, Er
     let fault = hit.begin(stage, "pending rows", None);
     let locked = within(admin.query(&stage.plan.source.meddle(&pick, 0), &[])).await;
     let any = locked.as_ref().is_ok_and(|rows| !rows.is_empty());
-    let deadline = Instant::now() + length;
-    while any && Instant::now() < deadline && !stage.is_calm() && !admin.is_closed() {
-        stage.hold(Duration::from_millis(200)).await;
+    let length = if any { length } else { Duration::ZERO };
+    match keep_open(stage, &admin, fault, length, "rows_locked was cut short").await {
+        Ok(false) => Ok(false),
+        ended => locked.and(ended).map(|_| any),
     }
-    let ended = within(admin.batch_execute("commit")).await;
-    fault.end();
-    if admin.is_closed() {
-        stage.log.effect("rows_locked was cut short");
-        return Ok(false);
-    }
-    locked.and(ended).map(|()| any)
 }
 
 /// False if it is refused, as long as the last one is not over, or was not over itself in this time: it goes on all the same.

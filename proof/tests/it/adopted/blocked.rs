@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use proof::fixture::toml_text;
 use proof::on_each_version;
 
-use super::{Adopted, SOURCE, end};
+use super::{Adopted, SOURCE, end, lane_of, pending_beside};
 use crate::daemon::{ANYWHERE, address_of, get, get_until};
 use crate::hand::{SOON, until};
 
@@ -98,11 +98,9 @@ async fn is_held(major: u32, Spoilt { source, spoil, mend, said }: &Spoilt, more
     let spoilt: String = adopted.admin.query_one(&format!("select {third}::text"), &[]).await.unwrap().get(0);
     adopted.execute(&format!(r#"update app."Outbox" set {spoil}{more} where id = '{spoilt}'"#)).await;
     let mut replica = adopted.run_source("r1", &SOURCE.replace("payload = \"payload\"", source));
-    let lane = |site: &str| format!("(hashtextextended({site} collate \"C\", 0) & 3)");
-    let (of_row, of_bad) = (lane("site_id"), lane("'site 3'"));
-    adopted.none_is_left(&format!(r#"app."Outbox" where published_at is null and {of_row} <> {of_bad}"#)).await;
+    adopted.none_is_left(&pending_beside("site 3")).await;
     // What stands before it has gone, as has nothing behind it.
-    let of_lane = format!(r#"app."Outbox" where {of_row} = {of_bad}"#);
+    let of_lane = format!(r#"app."Outbox" where {} = {}"#, lane_of("site_id"), lane_of("'site 3'"));
     let time = format!(r#"(select created_at from app."Outbox" where id = '{spoilt}')"#);
     adopted.none_is_left(&format!("{of_lane} and published_at is null and created_at < {time}")).await;
     let line = replica.wait_for_line("the lane is held", SOON).await.unwrap();
@@ -131,9 +129,7 @@ async fn what_stands_behind_such_a_row_leaves_room_for_others(major: u32) {
         )
         .await;
     let replica = adopted.run("r1");
-    let lane = |site: &str| format!("(hashtextextended({site} collate \"C\", 0) & 3)");
-    let others = format!("{} <> {}", lane("site_id"), lane("'site'"));
-    adopted.none_is_left(&format!(r#"app."Outbox" where published_at is null and {others}"#)).await;
+    adopted.none_is_left(&pending_beside("site")).await;
     assert!(adopted.pending().await > 25_000);
     adopted
         .execute(
@@ -185,9 +181,8 @@ async fn a_key_that_cannot_be_read_holds_one_lane(major: u32) {
     }
     let line = replica.wait_for_line("the lane is held", SOON).await.unwrap();
     assert!(line.contains(&format!("orders:{spoilt}")) && !line.contains("secret"), "{line}");
-    let lane = |of: &str| format!("(hashtextextended({of} collate \"C\", 0) & 3)");
-    let key = lane("(case when payload <> '{\"secret\":' then payload end)::json ->> 'k'");
-    let others = format!("{key} <> {}", lane(&format!("'{spoilt}'")));
+    let key = lane_of("(case when payload <> '{\"secret\":' then payload end)::json ->> 'k'");
+    let others = format!("{key} <> {}", lane_of(&format!("'{spoilt}'")));
     adopted.none_is_left(&format!(r#"app."Outbox" where published_at is null and {others}"#)).await;
     adopted.execute(&format!(r#"update app."Outbox" set payload = '{{"k": 7}}' where id = '{spoilt}'"#)).await;
     adopted.all_marked().await;

@@ -15,15 +15,21 @@ on_each_version!(
     a_change_is_told,
 );
 
-/// Rows are read, something happens to the table, and they are marked: so many of them counted as changed.
-async fn counted(major: u32, what: &str) -> (u64, i64) {
-    let adopted = Adopted::new(major).await;
-    let mut steps = Steps::new(&adopted, 1).await;
+/// Rows are read, something happens to the table, and they are marked.
+async fn read_and_marked<'a>(adopted: &'a Adopted, what: &str) -> Steps<'a> {
+    let mut steps = Steps::new(adopted, 1).await;
     adopted.insert(20).await;
     steps.open(0, None).await;
     steps.read_until(20).await;
     adopted.execute(what).await;
     steps.acknowledge(0).await;
+    steps
+}
+
+/// So many of them are counted as changed, and so many are pending.
+async fn counted(major: u32, what: &str) -> (u64, i64) {
+    let adopted = Adopted::new(major).await;
+    let steps = read_and_marked(&adopted, what).await;
     (steps.metrics.counts().changed, adopted.pending().await)
 }
 
@@ -83,12 +89,7 @@ async fn what_is_gone_is_counted(major: u32) {
         ("select 1", 0),
     ] {
         let adopted = Adopted::new(major).await;
-        let mut steps = Steps::new(&adopted, 1).await;
-        adopted.insert(20).await;
-        steps.open(0, None).await;
-        steps.read_until(20).await;
-        adopted.execute(what).await;
-        steps.acknowledge(0).await;
+        let steps = read_and_marked(&adopted, what).await;
         assert_eq!(steps.metrics.counts().gone, rows, "{what}");
         // The answer was lost, and it is said again.
         steps.acknowledge(0).await;

@@ -2,7 +2,7 @@
 
 use proof::on_each_version;
 
-use super::{Adopted, SOURCE, end};
+use super::{Adopted, SOURCE, end, pending_beside};
 use crate::hand::{SOON, until};
 
 on_each_version!(
@@ -43,9 +43,7 @@ async fn a_locked_row_holds_its_lane_as_long_as_it_is_locked(major: u32) {
     let lock = r#"begin; select from app."Outbox" where site_id = 'site 3' order by created_at limit 1 for update"#;
     user.batch_execute(lock).await.unwrap();
     let mut replica = adopted.run("r1");
-    let lane = |site: &str| format!("(hashtextextended({site} collate \"C\", 0) & 3)");
-    let others = format!("{} <> {}", lane("site_id"), lane("'site 3'"));
-    let of_others = format!(r#"app."Outbox" where published_at is null and {others}"#);
+    let of_others = pending_beside("site 3");
     adopted.none_is_left(&of_others).await;
     replica.wait_for_line("cannot be marked yet", SOON).await.unwrap();
     // The others go on, again and again.

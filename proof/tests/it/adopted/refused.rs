@@ -2,7 +2,7 @@
 
 use proof::on_each_version;
 
-use super::{Adopted, SOURCE, end};
+use super::{Adopted, SOURCE, end, pending_beside};
 use crate::hand::{SOON, until};
 
 on_each_version!(
@@ -222,9 +222,7 @@ async fn what_cannot_be_marked_is_not_sent_again(major: u32) {
     until("the other replica owns lanes", async || adopted.owners().await == 2).await;
     // More for it, and for the others.
     adopted.insert(70).await;
-    let lane = |site: &str| format!("(hashtextextended({site} collate \"C\", 0) & 3)");
-    let others = format!("{} <> {}", lane("site_id"), lane("'site 1'"));
-    adopted.none_is_left(&format!(r#"app."Outbox" where published_at is null and {others}"#)).await;
+    adopted.none_is_left(&pending_beside("site 1")).await;
     let tried = adopted.tries().await;
     until("it is tried again", async || adopted.tries().await > tried).await;
     let of_it = adopted.lines("r1").iter().filter(|line| line["key"] == "site 1").count();

@@ -294,8 +294,12 @@ impl TableSource {
         let mut parameters: Vec<Parameter<'_>> = vec![(&of, Type::INT4), (&inline, Type::INT4)];
         parameters.extend(columns.iter().map(|column| -> Parameter<'_> { (column, Type::TEXT_ARRAY) }));
         let verb = Verb { name: "fetch", sql: &statements.fetch };
+        let mut seen = None;
         let take = |row: &Row| {
-            self.same_table(row.try_get(10)?)?;
+            let table = row.try_get(10)?;
+            if seen.replace(table) != Some(table) {
+                self.same_table(table)?;
+            }
             take(row)
         };
         let (found, _) =

@@ -33,7 +33,8 @@ pub(super) struct Statements {
     /// Parameters: $1 the relay, $2 the replica, $3 the incarnation, $4 lanes, $5 epochs, $6 seqs, $7 batches; then the rows:
     /// $8 lanes, $9 versions (null: any), and an array of texts for each column of the id.
     /// Rows: the incarnation with each lane that is ours, whether that batch was marked before, whether a trigger may have a
-    /// say in what a mark leaves, which table has this name, and whether policies may hide its rows; and, with nulls in front, whether a row that was marked is pending even so, and its id.
+    /// say in what a mark leaves, which table has this name, and whether policies may hide its rows; and, with nulls in front,
+    /// whether a row that was marked is pending even so, and its id.
     /// Locks: the marked rows, as any update does.
     /// Invariant: no row is marked for a lane of another owner or epoch, nor in another incarnation, nor for a batch that was
     /// marked before: its user may have set it back since.
