@@ -55,6 +55,11 @@ pub struct Lane {
     pub of: i32,
 }
 
+/// The lane of this hash: its low bits.
+pub(crate) fn of_hash(hash: i64, lanes: i32) -> i32 {
+    i32::try_from(hash & i64::from(lanes - 1)).unwrap_or_default()
+}
+
 impl fmt::Display for Lane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{} of {}", self.relay, self.number, self.of)

@@ -134,6 +134,30 @@ impl Messages {
         });
     }
 
+    /// Keeps the first so many, and gives the others.
+    pub(crate) fn split_off(&mut self, at: usize) -> Self {
+        let mut rest = Self::default();
+        self.iter().skip(at).for_each(|message| rest.push(message));
+        let left_out = self.entries.get(at..).unwrap_or_default();
+        let text = left_out.first().map_or(self.text.len(), |entry| entry.text_start);
+        let binary = left_out.iter().find_map(|entry| match entry.payload {
+            PayloadEntry::Binary { start, .. } => Some(start),
+            PayloadEntry::None | PayloadEntry::Json(_) => None,
+        });
+        self.text.truncate(text);
+        self.binary.truncate(binary.unwrap_or(self.binary.len()));
+        self.entries.truncate(at);
+        rest
+    }
+
+    /// Leaves out those at these places, which ascend.
+    pub(crate) fn leave_out(&mut self, places: &[usize]) {
+        let mut kept = Self::default();
+        let stays = |(place, _): &(usize, Message<'_>)| places.binary_search(place).is_err();
+        self.iter().enumerate().filter(stays).for_each(|(_, message)| kept.push(message));
+        *self = kept;
+    }
+
     /// Takes all messages out and keeps the space they had.
     pub(crate) fn clear(&mut self) {
         self.text.clear();
@@ -250,6 +274,33 @@ mod tests {
             );
             assert_eq!((read.payload, read.created_at), (written.payload, written.created_at));
         }
+    }
+
+    #[test]
+    fn messages_are_divided_and_left_out() {
+        let payloads =
+            [Payload::Json("{}"), Payload::Bytes(&[1, 2]), Payload::None, Payload::Bytes(&[3]), Payload::None];
+        let ids = ["a", "bb", "c", "d", "e"];
+        let all = || {
+            let mut messages = Messages::default();
+            for (id, payload) in ids.into_iter().zip(payloads) {
+                messages.push(Message { id, topic: "t", key: None, headers: None, payload, created_at: Timestamp(0) });
+            }
+            messages
+        };
+        let read = |messages: &Messages| {
+            messages.iter().map(|message| (message.id.to_owned(), format!("{:?}", message.payload))).collect::<Vec<_>>()
+        };
+        let whole = read(&all());
+        for at in 0..=ids.len() {
+            let mut messages = all();
+            let rest = messages.split_off(at);
+            assert_eq!(messages.bytes() + rest.bytes(), all().bytes());
+            assert_eq!([read(&messages), read(&rest)].concat(), whole);
+        }
+        let mut messages = all();
+        messages.leave_out(&[0, 3]);
+        assert_eq!(read(&messages), [&whole[1..3], &whole[4..]].concat());
     }
 
     #[test]

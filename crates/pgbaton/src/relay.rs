@@ -545,15 +545,9 @@ impl Outage {
 mod tests {
     use super::*;
     use crate::lane::{Epoch, Lane};
-    use crate::message::Messages;
-    use crate::source::{Bookmark, HeldMessages};
 
     fn batch(memory: &Arc<Memory>, grant: &Grant, stint: Stint) -> Batch {
-        let next = Bookmark {
-            incarnation: "1/2/3".parse().unwrap(),
-            place: serde_json::value::RawValue::from_string("{}".into()).unwrap(),
-        };
-        Batch { grant: grant.clone(), stint, messages: HeldMessages::new(memory, Messages::default()), next }
+        Batch::empty(grant.clone(), stint, memory)
     }
 
     /// The reader may be held up between reading and handing over, and meanwhile the lane is opened again under the same

@@ -3,22 +3,19 @@
 //! Claims, leases and lanes are not a source's business: they always live in pgbaton's own tables.
 
 use std::collections::BTreeSet;
-use std::ops::Deref;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::Notify;
 
 use crate::error::Error;
 use crate::lane::{Epoch, Grant, Lane};
 use crate::lease::BootInstant;
-use crate::message::Messages;
 use crate::position::Incarnation;
 
+mod batch;
 mod brought;
 mod flush;
 pub mod native;
@@ -26,6 +23,7 @@ mod patience;
 mod settle;
 pub mod table;
 
+pub use batch::{Batch, HeldMessages, Memory};
 use table::TableSpec;
 
 /// Where messages come from.
@@ -75,15 +73,19 @@ pub trait Source: Send + Sync {
     async fn read(&self, lanes: &[Room], budget: &Budget) -> Result<Read, Error>;
 
     /// Writes how far lanes have been dealt with, each only if it is still held under the given epoch, in the
-    /// incarnation its bookmark names.
+    /// incarnation its bookmark names. Where a bookmark does not cover those before it, several of one lane come in order, and
+    /// stand or fall together. Answers once for each lane.
     ///
     /// # Errors
     /// Whether it was written is then unknown; it may be repeated, also with later bookmarks.
     async fn acknowledge(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error>;
 
-    /// Whether the next batch of a lane waits until the one before is acknowledged. A bookmark of the log covers all before it;
-    /// one of an adopted table names its own rows, and a sink that keeps positions keeps the last one alone. And until one mark
-    /// has succeeded, none may be relied upon.
+    /// Whether a bookmark covers all before it, so that the lane's newest one is enough to write. One of an adopted table names its
+    /// own rows.
+    fn covers_earlier(&self) -> bool;
+
+    /// Whether the next batch of a lane waits until the one before is acknowledged: where a bookmark does not cover those before
+    /// it, and the sink keeps the last one alone; and until one mark has succeeded, since none may be relied upon.
     fn one_batch_at_a_time(&self, sink_keeps_position: bool) -> bool;
 
     /// How far behind the relay is, whoever owns its lanes.
@@ -249,100 +251,13 @@ pub enum Next {
     Later,
 }
 
-/// Messages of one lane that reach the sink in one go.
-#[derive(Debug)]
-pub struct Batch {
-    /// The lane and the epoch it was read under.
-    pub grant: Grant,
-    /// The stint it was read for: it belongs into no other.
-    pub stint: Stint,
-    /// In order. None, if the lane got on without a message.
-    pub messages: HeldMessages,
-    /// How far the lane is once these have been dealt with.
-    pub next: Bookmark,
-}
-
-/// How many bytes of messages a relay holds in memory, and buffers that are used again: allocating them anew for each
-/// batch costs more than filling them.
-#[derive(Debug, Default)]
-pub struct Memory {
-    held: AtomicUsize,
-    spare: Mutex<Vec<Messages>>,
-    /// Told when some are given back.
-    pub freed: Notify,
-}
-
-impl Memory {
-    /// Buffers kept for later are no more than this together, however large a batch was.
-    const SPARE_BYTES: usize = 2 << 20;
-
-    /// Bytes of messages held now. Their buffers may be larger.
-    #[must_use]
-    pub fn held(&self) -> usize {
-        self.held.load(Ordering::Relaxed)
-    }
-
-    /// An empty buffer for messages.
-    #[must_use]
-    pub fn buffer(&self) -> Messages {
-        self.spare().pop().unwrap_or_default()
-    }
-
-    fn keep(&self, mut buffer: Messages) {
-        let mut spare = self.spare();
-        if buffer.capacity() > 0
-            && spare.iter().map(Messages::capacity).sum::<usize>() + buffer.capacity() <= Self::SPARE_BYTES
-        {
-            buffer.clear();
-            spare.push(buffer);
-        }
-    }
-
-    fn spare(&self) -> MutexGuard<'_, Vec<Messages>> {
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Messages whose bytes count as held until this is dropped.
-#[derive(Debug)]
-pub struct HeldMessages {
-    memory: Arc<Memory>,
-    messages: Messages,
-}
-
-impl HeldMessages {
-    /// Counts these messages' bytes until dropped.
-    #[must_use]
-    pub fn new(memory: &Arc<Memory>, messages: Messages) -> Self {
-        memory.held.fetch_add(messages.bytes(), Ordering::Relaxed);
-        Self { memory: Arc::clone(memory), messages }
-    }
-}
-
-impl Deref for HeldMessages {
-    type Target = Messages;
-
-    fn deref(&self) -> &Messages {
-        &self.messages
-    }
-}
-
-impl Drop for HeldMessages {
-    fn drop(&mut self) {
-        let bytes = self.messages.bytes();
-        self.memory.keep(std::mem::take(&mut self.messages));
-        self.memory.held.fetch_sub(bytes, Ordering::Relaxed);
-        if bytes > 0 {
-            self.memory.freed.notify_one();
-        }
-    }
-}
-
 /// How far one lane has been dealt with.
 #[derive(Debug, Clone)]
 pub struct Dealt {
     /// The lane, and the epoch it was delivered under.
     pub grant: Grant,
+    /// The stint it was read in.
+    pub stint: Stint,
     /// The number of its last batch that was handed to the sink.
     pub batch: i64,
     /// How far it is.

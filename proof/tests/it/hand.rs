@@ -8,7 +8,7 @@ use pgbaton::Database;
 use pgbaton::lane::{Epoch, Grant, Lane, RelayName, ReplicaId};
 use pgbaton::position::Incarnation;
 use pgbaton::source::native::{NativeSource, NativeSpec};
-use pgbaton::source::{Acknowledged, Bookmark, Budget, Dealt, Next, Opaque, Opened, Room, Source};
+use pgbaton::source::{Acknowledged, Bookmark, Budget, Dealt, Next, Opaque, Opened, Room, Source, Stint};
 use proof::fixture::Fixture;
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
@@ -198,6 +198,7 @@ pub fn topics(name: &str, count: i32) -> Vec<String> {
 /// One lane of a [`Holder`].
 struct Held {
     grant: Grant,
+    stint: Stint,
     batch: i64,
     next: Option<Bookmark>,
     room: bool,
@@ -229,12 +230,12 @@ impl Holder {
     ) -> Result<Opened, pgbaton::Error> {
         assert_eq!(hand.lanes, self.lanes);
         let grant = hand.give(lane, self.id).await;
-        let (_, opened) = self.source.open(&grant, &self.here, holds).await?;
+        let (stint, opened) = self.source.open(&grant, &self.here, holds).await?;
         let batch = match opened {
             Opened::Ours { batch } | Opened::Settled { batch } | Opened::Announced { batch } => batch,
             Opened::SinkLost { batch, .. } => batch,
         };
-        self.held.insert(lane, Held { grant, batch, next: None, room: true });
+        self.held.insert(lane, Held { grant, stint, batch, next: None, room: true });
         Ok(opened)
     }
 
@@ -250,7 +251,8 @@ impl Holder {
     /// How far a lane is, as it would be acknowledged.
     pub fn dealt(&self, lane: i32) -> Dealt {
         let held = &self.held[&lane];
-        Dealt { grant: held.grant.clone(), batch: held.batch, next: held.next.clone().expect("nothing was read") }
+        let next = held.next.clone().expect("nothing was read");
+        Dealt { grant: held.grant.clone(), stint: held.stint, batch: held.batch, next }
     }
 
     /// One call of `read`.
@@ -268,7 +270,7 @@ impl Holder {
             let held = self.held.get_mut(&batch.grant.lane.number).unwrap();
             self.got.extend(batch.messages.iter().map(|message| message.topic.to_owned()));
             held.batch += i64::from(!batch.messages.is_empty());
-            held.next = Some(batch.next);
+            held.next = Some(batch.bookmark()?);
         }
         Ok(read.next)
     }

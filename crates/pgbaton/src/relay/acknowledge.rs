@@ -4,8 +4,7 @@
 //! of its rows, and for a person where the database refuses it. Nothing more is handed to that lane's sink then, and what was
 //! delivered is kept, so that it need not be sent again.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,8 +29,6 @@ pub(crate) enum Note {
     Dealt {
         /// How far it is.
         dealt: Dealt,
-        /// The stint it was read in.
-        stint: Stint,
         /// Messages that were handed to the sink.
         messages: usize,
         /// The lane's next batch waits for this to be written.
@@ -43,9 +40,10 @@ pub(crate) enum Note {
     Forget(Grant),
 }
 
-/// What waits to be written for one lane: only how far it is counts.
+/// What waits to be written for one lane.
 struct Pending {
-    dealt: Dealt,
+    /// In order. Only the newest, where it covers those before it.
+    dealt: VecDeque<Dealt>,
     stint: Stint,
     messages: usize,
     /// Told when it is written.
@@ -107,7 +105,7 @@ struct Writer {
 impl Writer {
     fn take(&mut self, note: Note) {
         let due = match note {
-            Note::Dealt { dealt, stint, messages, awaited } => self.dealt(dealt, stint, messages, awaited),
+            Note::Dealt { dealt, messages, awaited } => self.dealt(dealt, messages, awaited),
             Note::Flush(grant, done) => match self.pending.get_mut(&grant) {
                 Some(pending) => {
                     pending.flushed.push(done);
@@ -132,19 +130,16 @@ impl Writer {
     }
 
     /// When it has to be written.
-    fn dealt(&mut self, dealt: Dealt, stint: Stint, messages: usize, awaited: bool) -> Instant {
+    fn dealt(&mut self, dealt: Dealt, messages: usize, awaited: bool) -> Instant {
         let pace = &self.relay.spec.pace;
         let now = Instant::now();
-        let pending = match self.pending.entry(dealt.grant.clone()) {
-            Entry::Occupied(entry) => {
-                let pending = entry.into_mut();
-                pending.dealt = dealt;
-                pending
-            }
-            Entry::Vacant(entry) => {
-                entry.insert(Pending { dealt, stint, messages: 0, flushed: Vec::new(), again: None })
-            }
-        };
+        let none =
+            || Pending { dealt: VecDeque::new(), stint: dealt.stint, messages: 0, flushed: Vec::new(), again: None };
+        let pending = self.pending.entry(dealt.grant.clone()).or_insert_with(none);
+        if self.relay.source.covers_earlier() {
+            pending.dealt.clear();
+        }
+        pending.dealt.push_back(dealt);
         pending.messages += messages;
         match &pending.again {
             Some(again) => again.at,
@@ -167,14 +162,14 @@ impl Writer {
         let mut by_incarnation: Vec<(Incarnation, Vec<Dealt>)> = Vec::new();
         let (mut alone, now): (Option<(Instant, Vec<Dealt>)>, _) = (None, Instant::now());
         for Pending { dealt, again, .. } in self.pending.values() {
-            let here = &dealt.next.incarnation;
+            let Some(here) = dealt.back().map(|dealt| &dealt.next.incarnation) else { continue };
             match (again, by_incarnation.iter_mut().find(|(known, _)| known == here)) {
                 (Some(again), _) if again.at <= now && alone.as_ref().is_none_or(|(at, _)| again.at < *at) => {
-                    alone = Some((again.at, vec![dealt.clone()]));
+                    alone = Some((again.at, dealt.iter().cloned().collect()));
                 }
                 (Some(_), _) => {}
-                (None, Some((_, done))) => done.push(dealt.clone()),
-                (None, None) => by_incarnation.push((here.clone(), vec![dealt.clone()])),
+                (None, Some((_, done))) => done.extend(dealt.iter().cloned()),
+                (None, None) => by_incarnation.push((here.clone(), dealt.iter().cloned().collect())),
             }
         }
         let mut written = true;

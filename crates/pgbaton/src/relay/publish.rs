@@ -21,7 +21,7 @@ use crate::outcome::{AppendError, Outcome};
 use crate::position::Incarnation;
 use crate::retry::Backoff;
 use crate::sink::{OpenError, OpenLane, Opening, Part, ProbeError};
-use crate::source::{Batch, Dealt, Opaque, Opened, SourceSpec};
+use crate::source::{Batch, Bookmark, Dealt, Opaque, Opened, SourceSpec};
 
 /// What a lane is started with.
 pub(crate) struct LaneStart {
@@ -206,6 +206,11 @@ async fn open_sink(
     Ok(None)
 }
 
+/// How far the lane is after this batch.
+fn bookmark(batch: &Batch) -> Result<Bookmark, LaneEnd> {
+    batch.bookmark().map_err(LaneEnd::Refused)
+}
+
 /// Returns when the lane is to be drained, or nobody is left to say so. Cancel-safe.
 async fn drained(orders: &mut watch::Receiver<Order>) {
     // An error means that the sender is gone: the same as an order to end.
@@ -282,13 +287,11 @@ impl LaneTask {
             self.batch += 1;
             self.hand_over(&batch).await?;
         }
-        let dealt = Dealt { grant: self.flow.grant.clone(), batch: self.batch, next: batch.next };
+        let (grant, stint, next) = (self.flow.grant.clone(), batch.stint, bookmark(&batch)?);
+        let dealt = Dealt { grant, stint, batch: self.batch, next };
         faults::point("lane.delivered");
         let awaited = messages > 0 && self.one_batch_at_a_time();
-        self.relay
-            .dealt
-            .send(Note::Dealt { dealt, stint: self.flow.stint, messages, awaited })
-            .map_err(|_| LaneEnd::Stopped)
+        self.relay.dealt.send(Note::Dealt { dealt, messages, awaited }).map_err(|_| LaneEnd::Stopped)
     }
 
     /// What may repeat after a crash is bounded: handed over, and not yet covered by a written position.
@@ -314,7 +317,7 @@ impl LaneTask {
     /// Hands one batch to the sink until every message of it is there.
     async fn hand_over(&mut self, batch: &Batch) -> Result<(), LaneEnd> {
         let mut backoff = Backoff::new(Duration::from_millis(100), self.relay.spec.pace.retry_cap);
-        let next = Opaque::new(self.batch, &batch.next);
+        let next = Opaque::new(self.batch, &bookmark(batch)?);
         let mut left: Vec<usize> = (0..batch.messages.len()).collect();
         self.flow.handed(batch.messages.len());
         while !left.is_empty() {

@@ -6,10 +6,11 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
 
 use crate::error::{Error, Kind};
+use crate::lane;
 use crate::message::{Message, Messages, Timestamp};
 use crate::source::{Budget, Memory};
 
-// The first columns of a row are its number, its lane and its size: they are read by their number.
+// The first columns of a row are its number, its hash and its size: they are read by their number.
 
 /// Messages up to this size come with the window, larger ones alone: a window of them would not fit into memory.
 pub(super) const INLINE_BYTES: i32 = 16 * 1024;
@@ -24,15 +25,17 @@ pub(super) struct Brought {
     pub(super) last: Option<i64>,
     /// What is larger came without its content, and is fetched alone.
     inline: i32,
+    /// How many lanes the relay has.
+    of: i32,
     /// The id of the last row examined, if it was asked for and so many were there.
     pub(super) end: Option<i64>,
 }
 
 impl Brought {
     /// Nothing so far, for these lanes.
-    pub(super) fn new(lanes: &[i32], inline: i32) -> Self {
+    pub(super) fn new(lanes: &[i32], of: i32, inline: i32) -> Self {
         let found = lanes.iter().map(|lane| (*lane, Found::default())).collect();
-        Self { found, taken: 0, bytes: 0, last: None, inline, end: None }
+        Self { found, taken: 0, bytes: 0, last: None, inline, of, end: None }
     }
 
     /// Puts a row where it belongs, or notes that it is to be fetched later: when it is large, or when this step has
@@ -44,7 +47,8 @@ impl Brought {
         memory: &Memory,
         lend: impl FnOnce(&Row, &mut dyn FnMut(Message<'_>)) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let (id, lane, size): (i64, i32, i32) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        let (id, hash, size): (i64, i64, i32) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        let lane = lane::of_hash(hash, self.of);
         let bytes = usize::try_from(size).unwrap_or_default();
         let found = self.found.get_mut(&lane).ok_or_else(|| {
             Error::new(Kind::Internal, format!("message {id} is of lane {lane}, which was not asked for"))
@@ -56,7 +60,7 @@ impl Brought {
         }
         self.taken += 1;
         self.bytes += bytes;
-        lend(row, &mut |message| found.push(id, message, bytes, budget, memory))
+        lend(row, &mut |message| found.push((id, hash), message, bytes, (budget, memory)))
     }
 }
 
@@ -65,27 +69,39 @@ impl Brought {
 pub(super) struct Found(pub(super) Vec<FoundPart>);
 
 pub(super) enum FoundPart {
-    /// Messages, and the id of the last of them.
-    Batch { messages: Messages, last: i64 },
+    /// Messages that go together.
+    Batch(FoundBatch),
     /// A message that is still to be fetched: a large one, or one more than fits at the moment.
     ToFetch { id: i64, bytes: usize },
 }
 
+/// Messages that go together, with the number and the hash of each.
+#[derive(Default)]
+pub(super) struct FoundBatch {
+    pub(super) messages: Messages,
+    pub(super) numbers: Vec<i64>,
+    pub(super) hashes: Vec<i64>,
+}
+
+impl FoundBatch {
+    pub(super) fn push(&mut self, (number, hash): (i64, i64), message: Message<'_>) {
+        self.messages.push(message);
+        self.numbers.push(number);
+        self.hashes.push(hash);
+    }
+}
+
 impl Found {
-    fn push(&mut self, id: i64, message: Message<'_>, bytes: usize, budget: &Budget, memory: &Memory) {
-        match self.0.last_mut() {
-            Some(FoundPart::Batch { messages, last })
-                if messages.len() < budget.batch_messages && messages.bytes() + bytes <= budget.batch_bytes =>
-            {
-                messages.push(message);
-                *last = id;
-            }
-            _ => {
-                let mut messages = memory.buffer();
-                messages.push(message);
-                self.0.push(FoundPart::Batch { messages, last: id });
-            }
+    fn push(&mut self, row: (i64, i64), message: Message<'_>, bytes: usize, (budget, memory): (&Budget, &Memory)) {
+        if let Some(FoundPart::Batch(batch)) = self.0.last_mut()
+            && batch.messages.len() < budget.batch_messages
+            && batch.messages.bytes() + bytes <= budget.batch_bytes
+        {
+            return batch.push(row, message);
         }
+        let mut batch = FoundBatch { messages: memory.buffer(), ..FoundBatch::default() };
+        batch.push(row, message);
+        self.0.push(FoundPart::Batch(batch));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The native outbox: pgbaton's own append-only log.
 //!
 //! This file keeps what is known in memory and takes up lanes; `native/read.rs` carries out what the planner decides,
-//! `native/rows.rs` turns rows into messages, `native/sight.rs` looks for targets, `native/acknowledge.rs` writes
+//! `native/rows.rs` turns rows into messages, `native/place.rs` says how far a lane is after them, `native/sight.rs` looks for targets, `native/acknowledge.rs` writes
 //! positions. Everything in memory belongs to one incarnation of the database and is dropped with the last lane.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -22,16 +21,19 @@ use crate::position::{Floors, Incarnation, Position, Snapshot, Target, Xid};
 use crate::source::flush;
 use crate::source::patience::Patience;
 use crate::source::settle::{Ours, Registration};
-use crate::source::{Acknowledged, Behind, Bookmark, Budget, Dealt, Memory, Opaque, Opened, Read, Room, Source, Stint};
+use crate::source::{Acknowledged, Behind, Budget, Dealt, Memory, Opaque, Opened, Read, Room, Source, Stint};
 use crate::sql;
 
 mod acknowledge;
 mod check;
+mod place;
 mod read;
 mod rows;
 mod sight;
 
 pub(in crate::source) use check::check_server;
+pub(in crate::source) use place::LogRows;
+use place::{bookmark, stored};
 
 /// What to say when positions and log do not belong together.
 pub(crate) const REBASE: &str = "The outbox comes from a dump or a copy, or was set back by hand. `pgbaton rebase` takes all positions back \
@@ -201,12 +203,15 @@ impl NativeSource {
     }
 
     /// Writes the sink's position as this lane's, before anything else is sent: the next owner must not start further on.
-    async fn record(&self, grant: &Grant, batch: i64, next: Bookmark, set_back: bool) -> Result<(), Error> {
-        let dealt = Dealt { grant: grant.clone(), batch, next };
-        let written = if set_back { self.write_set_back(&dealt).await? } else { self.write(&[dealt]).await? };
+    async fn record(&self, dealt: Dealt, set_back: bool) -> Result<(), Error> {
+        let written = if set_back {
+            self.write_set_back(&dealt).await?
+        } else {
+            self.write(std::slice::from_ref(&dealt)).await?
+        };
         match written.as_slice() {
             [Acknowledged::Written(_)] => Ok(()),
-            _ => Err(Error::new(Kind::Database, format!("{grant} was lost while it was opened"))),
+            _ => Err(Error::new(Kind::Database, format!("{} was lost while it was opened", dealt.grant))),
         }
     }
 }
@@ -293,13 +298,15 @@ impl Source for NativeSource {
         let (opened, read_to) = self.settle(grant, &newest, here, sink_holds)?;
         let Newest { pair, registration, .. } = newest;
         let next = bookmark(here, &registration, &read_to)?;
+        let stint = Stint(self.stints.fetch_add(1, Ordering::Relaxed));
         match opened {
-            Opened::Settled { batch } => self.record(grant, batch, next, false).await?,
+            Opened::Settled { batch } => self.record(Dealt { grant: grant.clone(), stint, batch, next }, false).await?,
             // No number is used twice: a sink that loses its tail again must not seem to stand here.
-            Opened::SinkLost { resend: true, batch, .. } => self.record(grant, batch, next, true).await?,
+            Opened::SinkLost { resend: true, batch, .. } => {
+                self.record(Dealt { grant: grant.clone(), stint, batch, next }, true).await?
+            }
             _ => {}
         }
-        let stint = Stint(self.stints.fetch_add(1, Ordering::Relaxed));
         self.log(|log| {
             if log.incarnation.as_ref().is_some_and(|known| known != here) {
                 return Err(Error::new(
@@ -324,6 +331,10 @@ impl Source for NativeSource {
 
     async fn acknowledge(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error> {
         self.write(done).await
+    }
+
+    fn covers_earlier(&self) -> bool {
+        true
     }
 
     fn one_batch_at_a_time(&self, _: bool) -> bool {
@@ -374,26 +385,6 @@ pub(crate) fn number(rows: &[Row]) -> Result<i64, Error> {
         .first()
         .ok_or_else(|| Error::new(Kind::Internal, "the server did not say the last number of pgbaton.outbox"))?;
     Ok(row.try_get("ceiling")?)
-}
-
-/// What a bookmark holds: a position and whose it is.
-#[derive(Serialize, Deserialize)]
-struct Stored {
-    registration: Registration,
-    #[serde(flatten)]
-    position: Position,
-}
-
-fn bookmark(incarnation: &Incarnation, registration: &Registration, position: &Position) -> Result<Bookmark, Error> {
-    let stored = Stored { registration: registration.clone(), position: position.clone() };
-    let place = serde_json::value::to_raw_value(&stored)
-        .map_err(|error| Error::new(Kind::Internal, "a position cannot be written down").because(error))?;
-    Ok(Bookmark { incarnation: incarnation.clone(), place })
-}
-
-fn stored(bookmark: &Bookmark) -> Result<Stored, Error> {
-    serde_json::from_str(bookmark.place.get())
-        .map_err(|error| Error::new(Kind::Internal, "a position cannot be read").because(error))
 }
 
 /// A position as the table has it.

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
 use tokio_postgres::types::Type;
 
 use crate::connection::{Access, Database, Parameter, Slot, incarnation};
@@ -20,7 +19,7 @@ use crate::reminder::Reminder;
 use crate::source::flush;
 use crate::source::patience::Patience;
 use crate::source::settle::{Ours, Registration};
-use crate::source::{Acknowledged, Behind, Bookmark, Budget, Dealt, Memory, Opaque, Opened, Read, Room, Source, Stint};
+use crate::source::{Acknowledged, Behind, Budget, Dealt, Memory, Opaque, Opened, Read, Room, Source, Stint};
 use crate::sql;
 
 pub(crate) mod catalogue;
@@ -30,6 +29,7 @@ mod fetch;
 mod look;
 mod mark;
 mod pending;
+mod place;
 mod row;
 mod statements;
 pub(crate) mod survey;
@@ -39,6 +39,7 @@ mod trouble;
 pub use definition::{Mark, NO_AGE, TableName, TableSpec, Value};
 use look::Pace;
 use pending::Counted;
+pub(in crate::source) use place::TableRows;
 use statements::Statements;
 use taken::{RowId, Taken};
 use trouble::in_plain_words;
@@ -209,24 +210,6 @@ struct Newest {
     forsaken: i32,
 }
 
-/// What a bookmark holds: which rows its batch has, for a sink that keeps positions, and up to which batch of which stint it
-/// counts, which only the process knows that handed it out.
-#[derive(Serialize, Deserialize)]
-struct Place {
-    registration: Registration,
-    stint: u64,
-    through: u64,
-    /// The ids' columns, row after row.
-    rows: Vec<String>,
-    /// Which version of each row was read.
-    versions: Vec<Option<i64>>,
-}
-
-fn place(bookmark: &Bookmark) -> Result<Place, Error> {
-    serde_json::from_str(bookmark.place.get())
-        .map_err(|error| Error::new(Kind::Internal, "a position cannot be read").because(error))
-}
-
 #[async_trait]
 impl Source for TableSource {
     /// The first check refuses. A later refusal is this relay's alone, and others of the process go on: it is what
@@ -279,6 +262,10 @@ impl Source for TableSource {
 
     async fn acknowledge(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error> {
         self.mark_delivered(done).await
+    }
+
+    fn covers_earlier(&self) -> bool {
+        false
     }
 
     fn one_batch_at_a_time(&self, sink_keeps_position: bool) -> bool {

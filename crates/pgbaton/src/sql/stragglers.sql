@@ -4,7 +4,7 @@
 -- Rows: the messages, ascending by id. Locks: none. Relies on: the index on (xid, id): a bulk load that commits late is
 -- millions of rows, so each step is bounded and the next one goes on from the last id alone. The pairs are compared
 -- because only that index has their order: with `xid = …` the planner may walk the one on id past everybody's rows.
-select w.id, (w.hash & ($5::integer - 1))::integer as lane, w.size, w.message_id, w.created_at,
+select w.id, w.hash, w.size, w.message_id, w.created_at,
        case when w.size <= $7::integer then w.topic end as topic,
        case when w.size <= $7::integer then w.key end as key,
        case when w.size <= $7::integer then w.headers end as headers,

@@ -4,7 +4,7 @@
 -- (empty: all).
 -- Rows: the messages, ascending by id. Locks: none. Relies on: the index on id, never another path: a filter inside the
 -- limit would let the planner choose one that reads the whole table.
-select w.id, (w.hash & ($7::integer - 1))::integer as lane, w.size, w.message_id, w.created_at,
+select w.id, w.hash, w.size, w.message_id, w.created_at,
        case when w.size <= $9::integer then w.topic end as topic,
        case when w.size <= $9::integer then w.key end as key,
        case when w.size <= $9::integer then w.headers end as headers,

@@ -9,7 +9,7 @@ use pgbaton::lane::{Grant, Lane, ReplicaId};
 use pgbaton::metrics::Metrics;
 use pgbaton::position::Incarnation;
 use pgbaton::source::table::{TableSource, TableSpec};
-use pgbaton::source::{Acknowledged, Behind, Bookmark, Budget, Dealt, Opaque, Opened, Read, Room, Source, SourceSpec};
+use pgbaton::source::{Acknowledged, Behind, Budget, Dealt, Opaque, Opened, Read, Room, Source, SourceSpec};
 use proof::fixture::{Fixture, RELAY};
 use proof::on_each_version;
 use uuid::Uuid;
@@ -67,7 +67,8 @@ pub struct Steps<'a> {
 struct Held {
     grant: Grant,
     batch: i64,
-    next: Option<Bookmark>,
+    /// All that was read in this stint.
+    done: Vec<Dealt>,
 }
 
 impl<'a> Steps<'a> {
@@ -113,7 +114,7 @@ impl<'a> Steps<'a> {
         | Opened::Settled { batch }
         | Opened::Announced { batch }
         | Opened::SinkLost { batch, .. }) = opened;
-        self.held.insert(lane, Held { grant, batch, next: None });
+        self.held.insert(lane, Held { grant, batch, done: Vec::new() });
         opened
     }
 
@@ -131,7 +132,8 @@ impl<'a> Steps<'a> {
             let held = self.held.get_mut(&batch.grant.lane.number).unwrap();
             self.got.extend(batch.messages.iter().map(|message| message.topic.to_owned()));
             held.batch += 1;
-            held.next = Some(batch.next.clone());
+            let (grant, stint, next) = (held.grant.clone(), batch.stint, batch.bookmark()?);
+            held.done.push(Dealt { grant, stint, batch: held.batch, next });
         }
         Ok(read)
     }
@@ -147,12 +149,11 @@ impl<'a> Steps<'a> {
 
     /// How far a lane is, as it would be acknowledged.
     fn dealt(&self, lane: i32) -> Dealt {
-        let held = &self.held[&lane];
-        Dealt { grant: held.grant.clone(), batch: held.batch, next: held.next.clone().expect("nothing was read") }
+        self.held[&lane].done.last().expect("nothing was read").clone()
     }
 
     pub async fn acknowledge(&self, lane: i32) -> Acknowledged {
-        self.source.acknowledge(&[self.dealt(lane)]).await.unwrap().remove(0)
+        self.source.acknowledge(&self.held[&lane].done).await.unwrap().remove(0)
     }
 
     async fn positions(&self) -> i64 {

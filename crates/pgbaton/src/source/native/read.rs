@@ -4,18 +4,20 @@
 //! before anything is published. Where a window brought no row, a second one tells where it ended.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tokio_postgres::types::Type;
 
+use super::NativeSource;
+use super::place::{End, LogRows, StepPlace};
 use super::rows::with_message;
-use super::{NativeSource, bookmark};
 use crate::clock;
 use crate::connection::{Access, Connection, Parameter};
 use crate::error::Error;
-use crate::message::Messages;
 use crate::plan::{self, LaneView, ReadStep};
 use crate::position::{Incarnation, Phase, Position};
-use crate::source::brought::{Brought, Found, FoundPart, INLINE_BYTES};
+use crate::source::batch::Rows;
+use crate::source::brought::{Brought, Found, FoundBatch, FoundPart, INLINE_BYTES};
 use crate::source::{Batch, Budget, HeldMessages, Next, Read, Room, Stint};
 use crate::sql::{self, Verb};
 
@@ -209,7 +211,7 @@ impl NativeSource {
         self.log(|log| log.window.follow(taken, bytes, step.budget.bytes));
         let before = batches.len();
         for fetched in fetched {
-            batches.extend(self.emit(step, fetched, end)?);
+            batches.extend(self.emit(step, fetched, end));
         }
         self.served(step.lanes);
         Ok(batches.len() > before)
@@ -246,7 +248,7 @@ impl NativeSource {
         end: Option<Statement<'_>>,
         rows: Statement<'_>,
     ) -> Result<Brought, Error> {
-        let mut brought = Brought::new(step.lanes, INLINE_BYTES);
+        let mut brought = Brought::new(step.lanes, step.of, INLINE_BYTES);
         let (small, end) = connection
             .stream(Access::Read, (sql::INCARNATION, &[]), end, rows, |row| {
                 brought.take(row, step.budget, &self.memory, with_message)
@@ -259,9 +261,9 @@ impl NativeSource {
 
     /// Turns what was found for a lane into batches, and moves the lane on to where it stands now. A lane that was closed
     /// meanwhile, and perhaps opened again, gets nothing and stays where it is.
-    fn emit(&self, step: &Step<'_>, fetched: Fetched, end: i64) -> Result<Vec<Batch>, Error> {
+    fn emit(&self, step: &Step<'_>, fetched: Fetched, end: i64) -> Vec<Batch> {
         let stood = &step.place;
-        let Some(stint) = step.stints.get(&fetched.lane).copied() else { return Ok(Vec::new()) };
+        let Some(stint) = step.stints.get(&fetched.lane).copied() else { return Vec::new() };
         let Some((grant, registration, to)) = self.log(|log| {
             // With another number of lanes it would be owed other rows than those that were asked for.
             let same = |place: &&mut super::Place| {
@@ -275,22 +277,26 @@ impl NativeSource {
             };
             Some((place.grant.clone(), place.registration.clone(), place.read_to.clone()))
         }) else {
-            return Ok(Vec::new());
+            return Vec::new();
         };
-        let batch = |messages: Messages, place: &Position| -> Result<Batch, Error> {
+        let mut parts = fetched.parts;
+        if parts.is_empty() && *stood != to {
+            parts.push(FoundBatch::default());
+        }
+        let place = Arc::new(StepPlace { here: step.here.clone(), registration, position: stood.clone() });
+        let last = parts.pop();
+        let earlier = parts.into_iter().map(|found| {
+            let last = found.numbers.last().copied().unwrap_or_default();
+            (found, End::At(last))
+        });
+        let all = earlier.chain(last.map(|last| (last, End::Position(to))));
+        let batch = |(found, end)| {
+            let FoundBatch { messages, numbers, hashes } = found;
             let messages = HeldMessages::new(&self.memory, messages);
-            Ok(Batch { grant: grant.clone(), stint, messages, next: bookmark(&step.here, &registration, place)? })
+            let rows = Rows::Log(LogRows { step: Arc::clone(&place), numbers, end });
+            Batch { grant: grant.clone(), stint, messages, hashes, rows }
         };
-        let count = fetched.parts.len();
-        if count == 0 && *stood != to {
-            return Ok(vec![batch(Messages::default(), &to)?]);
-        }
-        let mut batches = Vec::with_capacity(count);
-        for (nth, (messages, last)) in fetched.parts.into_iter().enumerate() {
-            let is_last = nth + 1 == count;
-            batches.push(if is_last { batch(messages, &to)? } else { batch(messages, &stood.clone().advance(last))? });
-        }
-        Ok(batches)
+        all.map(batch).collect()
     }
 
     /// Fetches what did not come with the rows, one by one, as far as it fits, and perhaps one more.
@@ -304,36 +310,37 @@ impl NativeSource {
         let mut fetched = Fetched::default();
         for part in found.0 {
             match part {
-                FoundPart::Batch { messages, last } => fetched.parts.push((messages, last)),
+                FoundPart::Batch(batch) => fetched.parts.push(batch),
                 FoundPart::ToFetch { id, bytes } if *left == 0 || (bytes > *left && !step.budget.one_more) => {
                     fetched.cut = Some(id);
                     break;
                 }
                 FoundPart::ToFetch { id, bytes } => {
                     *left = left.saturating_sub(bytes);
-                    fetched.parts.push((self.fetch_one(connection, step, id).await?, id));
+                    fetched.parts.push(self.fetch_one(connection, step, id).await?);
                 }
             }
         }
         Ok(fetched)
     }
 
-    async fn fetch_one(&self, connection: &Connection, step: &Step<'_>, id: i64) -> Result<Messages, Error> {
-        let mut messages = Messages::default();
-        let parameters: [Parameter<'_>; 2] = [(&id, Type::INT8), (&step.of, Type::INT4)];
+    async fn fetch_one(&self, connection: &Connection, step: &Step<'_>, id: i64) -> Result<FoundBatch, Error> {
+        let mut found = FoundBatch::default();
+        let parameters: [Parameter<'_>; 1] = [(&id, Type::INT8)];
         let (small, _) = connection
             .stream(Access::Read, (sql::INCARNATION, &[]), None, (sql::MESSAGE, &parameters), |row| {
-                with_message(row, &mut |message| messages.push(message))
+                let number = (row.try_get(0)?, row.try_get(1)?);
+                with_message(row, &mut |message| found.push(number, message))
             })
             .await?;
         self.still(&step.here, &small)?;
-        if messages.is_empty() {
+        if found.numbers.is_empty() {
             return Err(Error::refused(
                 format!("message {id} of the outbox vanished before it was delivered"),
                 "Somebody deleted or truncated it by hand. `pgbaton rebase` goes on without it",
             ));
         }
-        Ok(messages)
+        Ok(found)
     }
 
     fn served(&self, lanes: &[i32]) {
@@ -364,8 +371,8 @@ type Statement<'a> = (Verb<'a>, &'a [Parameter<'a>]);
 #[derive(Default)]
 struct Fetched {
     lane: i32,
-    /// Batches in order, each with the id of its last message.
-    parts: Vec<(Messages, i64)>,
+    /// Batches in order.
+    parts: Vec<FoundBatch>,
     /// The first message that did not fit into memory yet.
     cut: Option<i64>,
 }

@@ -5,9 +5,9 @@
 //! another row.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::value::RawValue;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -15,16 +15,16 @@ use super::look::REST;
 use super::row::{check, content, lend, message_id, version};
 use super::taken::{Asked, RowId, TakenRow};
 use super::trouble::of_a_value;
-use super::{Place, TableSource, columns_of};
+use super::{TableRows, TableSource, columns_of};
 use crate::clock;
 use crate::connection::{Access, Connection, Parameter, incarnation};
 use crate::error::{Error, Kind};
-use crate::lane::Grant;
-use crate::message::Messages;
+use crate::lane::{self, Grant};
 use crate::position::Incarnation;
-use crate::source::brought::{Brought, FoundPart, INLINE_BYTES};
+use crate::source::batch::Rows as BatchRows;
+use crate::source::brought::{Brought, FoundBatch, FoundPart, INLINE_BYTES};
 use crate::source::flush;
-use crate::source::{Batch, Bookmark, Budget, HeldMessages, Next, Read};
+use crate::source::{Batch, Budget, HeldMessages, Next, Read};
 use crate::sql::{self, Verb};
 
 /// How many rows the next fetch asks for. Doubles while they are small, and shrinks with their size: the server reads all of a
@@ -125,7 +125,7 @@ impl Fetched {
     /// Nothing so far.
     fn of(chunk: &Chunk) -> Self {
         let lanes: Vec<i32> = chunk.lanes().iter().map(|asked| asked.lane).collect();
-        let brought = Brought::new(&lanes, chunk.inline);
+        let brought = Brought::new(&lanes, chunk.of, chunk.inline);
         Self { brought, rows: 0, bytes: 0, there: BTreeMap::new(), bad: BTreeMap::new() }
     }
 }
@@ -133,8 +133,8 @@ impl Fetched {
 /// What became of one lane's part of the chunk.
 struct LaneRows {
     asked: Asked,
-    /// Batches in order, each with the number of its last row.
-    batches: Vec<(Messages, i64)>,
+    /// Batches in order.
+    batches: Vec<FoundBatch>,
     /// All rows up to this number are in these, or gone.
     upto: i64,
     /// Why the next one is not.
@@ -274,10 +274,7 @@ impl TableSource {
     ) -> Result<Fetched, Error> {
         let mut fetched = Fetched::of(chunk);
         let ids: Vec<RowId> = chunk.rows.iter().map(|(_, row)| row.clone()).collect();
-        self.rows_of(connection, (&ids, chunk.of, chunk.inline), here, |row| {
-            self.put(row, chunk, budget, &mut fetched)
-        })
-        .await?;
+        self.rows_of(connection, (&ids, chunk.inline), here, |row| self.put(row, chunk, budget, &mut fetched)).await?;
         Ok(fetched)
     }
 
@@ -285,13 +282,13 @@ impl TableSource {
     pub(super) async fn rows_of(
         &self,
         connection: &Connection,
-        (ids, of, inline): (&[RowId], i32, i32),
+        (ids, inline): (&[RowId], i32),
         here: &Incarnation,
         mut take: impl FnMut(&Row) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let statements = self.statements()?;
         let columns = columns_of(ids, self.spec.id.len());
-        let mut parameters: Vec<Parameter<'_>> = vec![(&of, Type::INT4), (&inline, Type::INT4)];
+        let mut parameters: Vec<Parameter<'_>> = vec![(&inline, Type::INT4)];
         parameters.extend(columns.iter().map(|column| -> Parameter<'_> { (column, Type::TEXT_ARRAY) }));
         let verb = Verb { name: "fetch", sql: &statements.fetch };
         let mut seen = None;
@@ -309,7 +306,8 @@ impl TableSource {
 
     /// One row of a fetch: into its lane's batch, unless it belongs to another one by now.
     fn put(&self, row: &Row, chunk: &Chunk, budget: &Budget, fetched: &mut Fetched) -> Result<(), Error> {
-        let (number, lane): (i64, i32) = (row.try_get(0)?, row.try_get(1)?);
+        let (number, hash): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+        let lane = lane::of_hash(hash, chunk.of);
         let (asked, id) = chunk.get(number).ok_or_else(unasked)?;
         if lane != asked.lane || fetched.bad.contains_key(&lane) {
             return Ok(());
@@ -351,21 +349,22 @@ impl TableSource {
         chunk: &Chunk,
         number: i64,
         here: &Incarnation,
-    ) -> Result<Option<(Messages, i64)>, Alone> {
+    ) -> Result<Option<(FoundBatch, i64)>, Alone> {
         let (asked, id) = chunk.get(number).ok_or_else(unasked)?;
         let name = message_id(&self.relay, id);
         let (mut found, mut wrong) = (None, None);
-        let fetched = self.rows_of(connection, (std::slice::from_ref(id), chunk.of, i32::MAX), here, |row| {
-            if row.try_get::<_, i32>(1)? != asked.lane {
+        let fetched = self.rows_of(connection, (std::slice::from_ref(id), i32::MAX), here, |row| {
+            let hash = row.try_get(1)?;
+            if lane::of_hash(hash, asked.of) != asked.lane {
                 return Ok(());
             }
             if let Err(why) = content(row, self.spec.payload_is_json) {
                 wrong = Some(self.no_message(&name, why));
                 return Ok(());
             }
-            let mut messages = Messages::default();
-            lend(row, &name, &mut |message| messages.push(message))?;
-            found = Some((messages, version(row)?));
+            let mut alone = FoundBatch::default();
+            lend(row, &name, &mut |message| alone.push((number, hash), message))?;
+            found = Some((alone, version(row)?));
             Ok(())
         });
         match fetched.await {
@@ -393,7 +392,7 @@ impl TableSource {
         }
         for part in found.0 {
             match part {
-                FoundPart::Batch { messages, last } => rows.batches.push((messages, last)),
+                FoundPart::Batch(batch) => rows.batches.push(batch),
                 FoundPart::ToFetch { id, bytes } if *left == 0 || (bytes > *left && !budget.one_more) => {
                     (rows.upto, rows.refused) = (id - 1, None);
                     break;
@@ -401,10 +400,10 @@ impl TableSource {
                 FoundPart::ToFetch { id: number, bytes } => {
                     *left = left.saturating_sub(bytes);
                     match self.alone(connection, chunk, number, here).await {
-                        Ok(Some((messages, version))) => {
+                        Ok(Some((alone, version))) => {
                             // What is sent is this version, whatever came with the others.
                             fetched.there.insert(number, version);
-                            rows.batches.push((messages, number));
+                            rows.batches.push(alone);
                         }
                         // Gone since the others were fetched.
                         Ok(None) => drop(fetched.there.remove(&number)),
@@ -430,41 +429,31 @@ impl TableSource {
         there: &BTreeMap<i64, i64>,
         batches: &mut Vec<Batch>,
     ) -> Result<Option<(Grant, Error)>, Error> {
-        let numbers: Vec<i64> = chunk.of_lane(rows.asked).take_while(|number| *number <= rows.upto).collect();
-        let mut after = 0;
-        let ids: Vec<Vec<TakenRow>> = rows
-            .batches
-            .iter()
-            .map(|(_, last)| {
-                let of_batch = numbers.iter().filter(|number| **number > after && **number <= *last);
-                let row = |number: &i64| {
-                    let version = Some(*there.get(number)?);
-                    Some(TakenRow { id: chunk.get(*number)?.1.clone(), version })
-                };
-                let ids = of_batch.filter_map(row).collect();
-                after = *last;
-                ids
-            })
-            .collect();
+        let numbers = chunk.of_lane(rows.asked).take_while(|number| *number <= rows.upto).count();
+        let row = |number: &i64| {
+            let (_, id) = chunk.get(*number).ok_or_else(unasked)?;
+            Ok(TakenRow { id: id.clone(), version: there.get(number).copied() })
+        };
+        let of_batch = |batch: &FoundBatch| batch.numbers.iter().map(row).collect::<Result<Vec<_>, Error>>();
+        let taken_rows = rows.batches.iter().map(of_batch).collect::<Result<Vec<_>, Error>>()?;
         let taken = self.state(|state| {
             let (grant, registration) = state.taken.registration(rows.asked)?;
-            let handed = state.taken.take(rows.asked, numbers.len(), &ids)?;
+            if !state.taken.take(rows.asked, numbers, taken_rows.iter().flatten()) {
+                return None;
+            }
             if rows.refused.is_some() {
                 state.taken.block(rows.asked, clock::now().after(TRY_EVERY));
             }
-            Some((grant, registration, handed))
+            Some((grant, registration))
         });
-        let Some((grant, registration, handed)) = taken else { return Ok(None) };
-        for (((messages, _), through), ids) in rows.batches.into_iter().zip(handed).zip(ids) {
-            let columns = ids.iter().flat_map(|row| row.id.0.iter().cloned()).collect();
-            let versions = ids.iter().map(|row| row.version).collect();
-            let (registration, stint) = (registration.clone(), rows.asked.stint.0);
-            let place = Place { registration, stint, through, rows: columns, versions };
-            let place: Box<RawValue> = serde_json::value::to_raw_value(&place)
-                .map_err(|error| Error::new(Kind::Internal, "a position cannot be written down").because(error))?;
-            let next = Bookmark { incarnation: here.clone(), place };
+        let Some((grant, registration)) = taken else { return Ok(None) };
+        let here = Arc::new(here.clone());
+        for (found, rows_of_it) in rows.batches.into_iter().zip(taken_rows) {
+            let FoundBatch { messages, hashes, .. } = found;
             let messages = HeldMessages::new(&self.memory, messages);
-            batches.push(Batch { grant: grant.clone(), stint: rows.asked.stint, messages, next });
+            let (here, registration) = (Arc::clone(&here), registration.clone());
+            let of_it = BatchRows::Table(TableRows { here, registration, rows: rows_of_it });
+            batches.push(Batch { grant: grant.clone(), stint: rows.asked.stint, messages, hashes, rows: of_it });
         }
         Ok(rows.refused.map(|why| (grant, why)))
     }

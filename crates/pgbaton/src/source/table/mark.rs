@@ -9,17 +9,18 @@
 //! same transaction: so they are counted, also if they change while the mark waits for their lock, and nothing is looked up
 //! twice for the others.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use super::place::rows_of;
 use super::row::message_id;
 use super::taken::{RowId, TakenRow};
 use super::trouble::{of_a_row, waits};
-use super::{Place, TableSource, columns_of, place};
+use super::{TableSource, columns_of};
 use crate::clock;
 use crate::connection::{Access, Connection, Parameter, incarnation};
 use crate::error::{Error, Kind};
@@ -40,8 +41,8 @@ const SETTLING_PAUSE: Duration = Duration::from_millis(500);
 /// One batch of a lane that is to be marked.
 struct Piece {
     grant: Grant,
-    /// The stint it was handed out in, and its number there; `None` if it was found at the sink.
-    handed: Option<(Stint, u64)>,
+    /// The stint it was handed out in; `None` if it was found at the sink.
+    stint: Option<Stint>,
     batch: i64,
     rows: Vec<TakenRow>,
 }
@@ -87,14 +88,17 @@ impl TableSource {
     pub(super) async fn mark_delivered(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error> {
         let Some(first) = done.first() else { return Ok(Vec::new()) };
         let here = first.next.incarnation.clone();
-        let mut queues = BTreeMap::new();
+        let mut queues: BTreeMap<i32, VecDeque<Piece>> = BTreeMap::new();
+        // Until something else is known of them.
+        let mut ended: BTreeMap<i32, Acknowledged> = BTreeMap::new();
         for dealt in done {
             if dealt.next.incarnation != here {
                 return Err(Error::new(Kind::Internal, "positions of several incarnations in one acknowledgement"));
             }
-            queues.insert(dealt.grant.lane.number, self.pieces(dealt)?);
+            let lane = &dealt.grant.lane;
+            ended.insert(lane.number, Acknowledged::Written(lane.clone()));
+            queues.entry(lane.number).or_default().extend(self.piece(dealt)?);
         }
-        let mut ended: BTreeMap<i32, Acknowledged> = BTreeMap::new();
         while let Some(round) = next_round(&mut queues) {
             let outcome = self.mark_round(&round, &here).await?;
             for (lane, acknowledged) in outcome {
@@ -102,8 +106,7 @@ impl TableSource {
                 ended.insert(lane, acknowledged);
             }
         }
-        let written = |dealt: &Dealt| Acknowledged::Written(dealt.grant.lane.clone());
-        Ok(done.iter().map(|dealt| ended.remove(&dealt.grant.lane.number).unwrap_or_else(|| written(dealt))).collect())
+        Ok(ended.into_values().collect())
     }
 
     /// A batch that the sink was found to hold, and the database did not know of.
@@ -114,11 +117,8 @@ impl TableSource {
         next: &Bookmark,
         here: &Incarnation,
     ) -> Result<(), Error> {
-        let Place { rows, versions, .. } = place(next)?;
-        let versions = versions.into_iter().chain(std::iter::repeat(None));
-        let row = |(id, version): (&[String], _)| TakenRow { id: RowId(id.to_vec().into()), version };
-        let rows = rows.chunks(self.spec.id.len()).zip(versions).map(row).collect();
-        let piece = Piece { grant: grant.clone(), handed: None, batch, rows };
+        let rows = rows_of(next, self.spec.id.len())?;
+        let piece = Piece { grant: grant.clone(), stint: None, batch, rows };
         for _ in 0..SETTLING_TRIES {
             match self.mark_round(std::slice::from_ref(&piece), here).await?.pop() {
                 None => return Ok(()),
@@ -130,16 +130,14 @@ impl TableSource {
         Err(Error::new(Kind::Database, format!("{grant}: a row of the last batch is locked by somebody else")))
     }
 
-    /// The lane's batches that are not marked yet, in order.
-    fn pieces(&self, dealt: &Dealt) -> Result<Vec<Piece>, Error> {
-        let Place { stint, through, .. } = place(&dealt.next)?;
-        let stint = Stint(stint);
-        let due = self.state(|state| state.taken.due(&dealt.grant, stint, through));
-        let piece = |(number, rows): (u64, Vec<TakenRow>)| {
-            let before = i64::try_from(through - number).unwrap_or(i64::MAX);
-            Piece { grant: dealt.grant.clone(), handed: Some((stint, number)), batch: dealt.batch - before, rows }
-        };
-        Ok(due.into_iter().map(piece).collect())
+    /// The rows of one batch, if they are not marked yet.
+    fn piece(&self, dealt: &Dealt) -> Result<Option<Piece>, Error> {
+        let Dealt { grant, stint, batch, next } = dealt;
+        if !self.state(|state| state.taken.is_due(grant, *stint, *batch)) {
+            return Ok(None);
+        }
+        let rows = rows_of(next, self.spec.id.len())?;
+        Ok(Some(Piece { grant: grant.clone(), stint: Some(*stint), batch: *batch, rows }))
     }
 
     /// Marks these together, and, if that fails for a reason that may lie in one row, lane by lane. Gives the lanes for which
@@ -215,7 +213,7 @@ impl TableSource {
         self.tell_of_changed(&besides.changed);
         self.tell_of_gone(&besides.gone);
         let mut ended = Vec::new();
-        for Piece { grant, handed, .. } in pieces {
+        for Piece { grant, stint, batch, rows } in pieces {
             let number = grant.lane.number;
             if besides.over.contains(&number) {
                 // By the next attempt it is forgotten.
@@ -223,8 +221,8 @@ impl TableSource {
             } else if besides.lost.contains(&number) {
                 ended.push((number, Acknowledged::LaneLost(grant.lane.clone(), grant.epoch)));
             } else {
-                if let Some((stint, through)) = handed {
-                    self.state(|state| state.taken.marked(grant, *stint, *through));
+                if let Some(stint) = stint {
+                    self.state(|state| state.taken.marked(grant, *stint, *batch, rows));
                 }
             }
         }
@@ -289,7 +287,7 @@ impl TableSource {
     }
 
     fn goes_on(&self, piece: &Piece) -> bool {
-        piece.handed.is_none_or(|(stint, _)| self.state(|state| state.taken.is_open(&piece.grant, stint)))
+        piece.stint.is_none_or(|stint| self.state(|state| state.taken.is_open(&piece.grant, stint)))
     }
 
     async fn mark_on(&self, connection: &Connection, pieces: &[&Piece], here: &Incarnation) -> Result<Marked, Error> {
@@ -480,15 +478,15 @@ fn written<'a>(pieces: &[&'a Piece], (ours, repeated): (&HashSet<i32>, &HashSet<
 }
 
 /// The next batch of each lane, as many rows together as one transaction marks.
-fn next_round(queues: &mut BTreeMap<i32, Vec<Piece>>) -> Option<Vec<Piece>> {
+fn next_round(queues: &mut BTreeMap<i32, VecDeque<Piece>>) -> Option<Vec<Piece>> {
     let (mut round, mut rows) = (Vec::new(), 0);
     for queue in queues.values_mut() {
-        let Some(first) = queue.first() else { continue };
-        if !round.is_empty() && rows + first.rows.len() > ROWS {
+        let Some(first) = queue.front().map(|piece| piece.rows.len()) else { continue };
+        if !round.is_empty() && rows + first > ROWS {
             continue;
         }
-        rows += first.rows.len();
-        round.push(queue.remove(0));
+        rows += first;
+        round.extend(queue.pop_front());
     }
     (!round.is_empty()).then_some(round)
 }

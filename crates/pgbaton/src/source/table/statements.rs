@@ -23,8 +23,8 @@ pub(super) struct Statements {
     pub(super) look: String,
     /// Rows by id, those that are still pending, in the order in which they are asked for.
     ///
-    /// Parameters: $1 number of lanes, $2 the size above which only the size is given, then an array of texts for each column
-    /// of the id. Rows: which one, lane, size, when inserted, topic, key, headers, payload as bytes, payload as JSON, version,
+    /// Parameters: $1 the size above which only the size is given, then an array of texts for each column of the id.
+    /// Rows: which one, hash, size, when inserted, topic, key, headers, payload as bytes, payload as JSON, version,
     /// and which table it is that has this name.
     /// Locks: none. Relies on: the unique index on the id.
     pub(super) fetch: String,
@@ -100,8 +100,8 @@ impl Parts<'_> {
     }
 
     fn fetch(&self) -> Result<String, Error> {
-        let (table, pending, lane) = (self.rows(), self.still_pending(), self.lane());
-        let (given, same) = (self.given(3, true), self.same(ROW)?);
+        let (table, pending, hash) = (self.rows(), self.still_pending(), self.hash());
+        let (given, same) = (self.given(2, true), self.same(ROW)?);
         let created_at = match &self.spec.created_at {
             Some(column) => format!("coalesce({}, pg_catalog.clock_timestamp())", self.time(column)),
             None => "pg_catalog.clock_timestamp()".to_owned(),
@@ -113,11 +113,11 @@ impl Parts<'_> {
         let size = ["topic", "key", "headers", "bytes", "json"]
             .map(|part| format!("coalesce(pg_catalog.octet_length(w.pgbaton_{part}), 0)::bigint"))
             .join(" + ");
-        let inline = |part| format!("case when z.size <= $2::integer then w.pgbaton_{part} end");
+        let inline = |part| format!("case when z.size <= $1::integer then w.pgbaton_{part} end");
         let parts = ["topic", "key", "headers", "bytes", "json"].map(inline).join(",\n  ");
         Ok(format!(
-            "select {ROW}.pgbaton_n, w.pgbaton_lane, z.size, w.pgbaton_created_at,\n  {parts},\n  w.pgbaton_version, {itself}\nfrom {given}\n\
-             cross join lateral (\nselect {lane} as pgbaton_lane, {created_at} as pgbaton_created_at,\n\
+            "select {ROW}.pgbaton_n, w.pgbaton_hash, z.size, w.pgbaton_created_at,\n  {parts},\n  w.pgbaton_version, {itself}\nfrom {given}\n\
+             cross join lateral (\nselect {hash} as pgbaton_hash, {created_at} as pgbaton_created_at,\n\
              {topic} as pgbaton_topic, {key} as pgbaton_key, {headers} as pgbaton_headers,\n\
              {bytes} as pgbaton_bytes, {json} as pgbaton_json, {version} as pgbaton_version\nfrom {table}\nwhere {same} and {pending}\noffset 0) w\n\
              cross join lateral (select least(2147483647, {size})::integer as size) z"
@@ -325,8 +325,13 @@ impl Parts<'_> {
         self.spec.order.iter().chain(further).map(|column| self.column(column)).collect::<Vec<_>>().join(", ")
     }
 
-    /// The key decides the lane, by the same function as in the outbox; where there is none, the id does.
+    /// The low bits of the hash.
     fn lane(&self) -> String {
+        format!("({} & ($1::integer - 1)::bigint)::integer", self.hash())
+    }
+
+    /// Of the key, by the same function as in the outbox; where there is none, of the id.
+    fn hash(&self) -> String {
         let ids: Vec<String> = self.spec.id.iter().map(|id| self.id_text(id)).collect();
         let id = match ids.as_slice() {
             [one] => one.clone(),
@@ -336,7 +341,7 @@ impl Parts<'_> {
             Some(key) => format!("coalesce({}, {id})", self.readable(key)),
             None => id,
         };
-        format!("(pg_catalog.hashtextextended({of} collate \"C\", 0) & ($1::integer - 1)::bigint)::integer")
+        format!("pg_catalog.hashtextextended({of} collate \"C\", 0)")
     }
 
     /// The key, and none where it cannot be read: a look must not fail for one row. So such a row is in the lane of its id, and

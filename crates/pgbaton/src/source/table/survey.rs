@@ -59,7 +59,7 @@ impl TableSource {
         let ids = rows.iter().map(|row| RowId::read(row, 0, columns)).collect::<Result<Vec<_>, _>>()?;
         let (mut bad, mut empty) = (Vec::new(), 0);
         let mut alone: Vec<&RowId> = Vec::new();
-        let looked = self.rows_of(&connection, (&ids, of, INLINE_BYTES), &here, |row| {
+        let looked = self.rows_of(&connection, (&ids, INLINE_BYTES), &here, |row| {
             let number: i64 = row.try_get(0)?;
             let id = usize::try_from(number).ok().and_then(|number| ids.get(number.checked_sub(1)?));
             let id = id.ok_or_else(|| Error::new(Kind::Internal, "the server gave a row that was not asked for"))?;
@@ -82,7 +82,7 @@ impl TableSource {
             Err(error) => return Err(error),
         }
         for id in alone {
-            let looked = self.rows_of(&connection, (std::slice::from_ref(id), of, i32::MAX), &here, |row| {
+            let looked = self.rows_of(&connection, (std::slice::from_ref(id), i32::MAX), &here, |row| {
                 bad.extend(self.wrong_with(id, row));
                 empty += usize::from(without_payload(row));
                 Ok(())

@@ -3,7 +3,7 @@
 //! A row that is taken is *known* until it is marked, and until a look that began after that: a look that began before may
 //! still show it as pending. So no row is taken twice, and one that its user sets back to pending is taken again.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use tokio_postgres::Row;
@@ -38,8 +38,8 @@ pub(super) struct TakenRow {
 #[derive(Default)]
 pub(super) struct Taken {
     lanes: BTreeMap<i32, OpenLane>,
-    /// Taken and not marked, or marked since the last look began.
-    known: HashSet<RowId>,
+    /// Taken and not marked, or marked since the last look began; each with the lane it was taken for.
+    known: HashMap<RowId, i32>,
     marked: Vec<RowId>,
 }
 
@@ -49,10 +49,8 @@ struct OpenLane {
     registration: Registration,
     /// Pending by the last look and not known, in order.
     found: VecDeque<RowId>,
-    /// Batches that were handed out and are not marked, each with its number in this stint.
-    out: VecDeque<(u64, Vec<TakenRow>)>,
-    /// How many batches were handed out.
-    handed: u64,
+    /// The number of its last batch that was marked in this stint.
+    marked: i64,
     /// The first of `found` cannot be a message: nothing is taken before it can, and no look asks for the lane. It is tried
     /// again from this moment on.
     blocked: Option<BootInstant>,
@@ -69,8 +67,7 @@ pub(super) struct Asked {
 impl Taken {
     pub(super) fn open(&mut self, grant: Grant, stint: Stint, registration: Registration) {
         self.forget(grant.lane.number);
-        let (found, out) = (VecDeque::new(), VecDeque::new());
-        let lane = OpenLane { stint, registration, found, out, handed: 0, blocked: None, grant };
+        let lane = OpenLane { stint, registration, found: VecDeque::new(), marked: i64::MIN, blocked: None, grant };
         self.lanes.insert(lane.grant.lane.number, lane);
     }
 
@@ -82,8 +79,8 @@ impl Taken {
     }
 
     fn forget(&mut self, lane: i32) {
-        for row in self.lanes.remove(&lane).into_iter().flat_map(|lane| lane.out).flat_map(|(_, rows)| rows) {
-            self.known.remove(&row.id);
+        if self.lanes.remove(&lane).is_some() {
+            self.known.retain(|_, of| *of != lane);
         }
     }
 
@@ -136,7 +133,7 @@ impl Taken {
             }
         }
         for (number, row) in rows {
-            if !self.known.contains(&row)
+            if !self.known.contains_key(&row)
                 && let Some(asked) = asked.iter().find(|asked| asked.lane == number)
                 && let Some(lane) = self.same_mut(*asked)
             {
@@ -156,19 +153,18 @@ impl Taken {
         asked.iter().filter_map(first).collect()
     }
 
-    /// The first so many that were found have been fetched: those that are still there are taken in these batches. Gives the
-    /// numbers of the batches, or `None` if the lane was closed meanwhile.
-    pub(super) fn take(&mut self, asked: Asked, fetched: usize, batches: &[Vec<TakenRow>]) -> Option<Vec<u64>> {
-        let lane = self.same_mut(asked)?;
+    /// The first so many that were found have been fetched: those that are still there are taken. False if the lane was closed
+    /// meanwhile.
+    pub(super) fn take<'a>(
+        &mut self,
+        asked: Asked,
+        fetched: usize,
+        rows: impl IntoIterator<Item = &'a TakenRow>,
+    ) -> bool {
+        let Some(lane) = self.same_mut(asked) else { return false };
         lane.found.drain(..fetched.min(lane.found.len()));
-        let mut numbers = Vec::with_capacity(batches.len());
-        for rows in batches {
-            lane.handed += 1;
-            lane.out.push_back((lane.handed, rows.clone()));
-            numbers.push(lane.handed);
-        }
-        self.known.extend(batches.iter().flatten().map(|row| row.id.clone()));
-        Some(numbers)
+        self.known.extend(rows.into_iter().map(|row| (row.id.clone(), asked.lane)));
+        true
     }
 
     /// The next row of this lane cannot be a message. It is tried again, but not before this moment.
@@ -207,18 +203,20 @@ impl Taken {
         self.of_stint(grant, stint).is_some()
     }
 
-    /// The lane's batches up to this one of this stint that are not marked yet.
-    pub(super) fn due(&self, grant: &Grant, stint: Stint, through: u64) -> Vec<(u64, Vec<TakenRow>)> {
-        let out = self.of_stint(grant, stint).into_iter().flat_map(|lane| &lane.out);
-        out.take_while(|(number, _)| *number <= through).cloned().collect()
+    /// Whether the rows of the lane's batch of this number are to be marked: it is the stint they were taken in, and they were
+    /// not yet.
+    pub(super) fn is_due(&self, grant: &Grant, stint: Stint, batch: i64) -> bool {
+        self.of_stint(grant, stint).is_some_and(|lane| lane.marked < batch)
     }
 
-    /// The lane's batches up to this one of this stint are marked.
-    pub(super) fn marked(&mut self, grant: &Grant, stint: Stint, through: u64) {
-        let lane = self.lanes.get_mut(&grant.lane.number);
-        let Some(lane) = lane.filter(|lane| lane.grant == *grant && lane.stint == stint) else { return };
-        while let Some((_, rows)) = lane.out.pop_front_if(|(number, _)| *number <= through) {
-            self.marked.extend(rows.into_iter().map(|row| row.id));
+    /// The rows of the lane's batch of this number, which were taken in this stint, are marked. Said once more it means nothing:
+    /// they may have been set back and taken again since.
+    pub(super) fn marked(&mut self, grant: &Grant, stint: Stint, batch: i64, rows: &[TakenRow]) {
+        if self.is_due(grant, stint, batch) {
+            self.marked.extend(rows.iter().map(|row| row.id.clone()));
+            if let Some(lane) = self.lanes.get_mut(&grant.lane.number) {
+                lane.marked = batch;
+            }
         }
     }
 
@@ -282,39 +280,46 @@ mod tests {
     fn what_is_taken_is_not_found_again_until_it_was_marked() {
         let (mut taken, asked) = taken();
         look(&mut taken, &asked, 0, &["a", "b"]);
-        assert_eq!(taken.take(asked[0], 2, &[sent(&["a"]), sent(&["b"])]), Some(vec![1, 2]));
+        assert!(taken.take(asked[0], 2, &sent(&["a", "b"])));
         look(&mut taken, &asked, 0, &["a", "b", "c"]);
         assert_eq!(next(&taken, &asked), rows(&["c"]));
-        assert_eq!(taken.due(&grant(0), Stint(7), 1), [(1, sent(&["a"]))]);
+        assert!(taken.is_due(&grant(0), Stint(7), 1));
 
         // A look that began before the mark shows it, and one that begins after shows it only if it was set back.
         taken.look_begins();
-        taken.marked(&grant(0), Stint(7), 1);
+        taken.marked(&grant(0), Stint(7), 1, &sent(&["a"]));
         taken.found(&asked, [(0, row("a")), (0, row("b"))]);
         assert_eq!(next(&taken, &asked), []);
         look(&mut taken, &asked, 0, &["a", "b"]);
         assert_eq!(next(&taken, &asked), rows(&["a"]));
-        assert_eq!(taken.due(&grant(0), Stint(7), 9), [(2, sent(&["b"]))]);
+        assert!(!taken.is_due(&grant(0), Stint(7), 1) && taken.is_due(&grant(0), Stint(7), 2));
+
+        // What is said again of the first time does not free what was taken again.
+        taken.take(asked[0], 1, &sent(&["a"]));
+        taken.marked(&grant(0), Stint(7), 1, &sent(&["a"]));
+        look(&mut taken, &asked, 0, &["a", "b"]);
+        assert_eq!(next(&taken, &asked), []);
     }
 
     #[test]
     fn a_lane_that_was_closed_gets_its_rows_again() {
         let (mut taken, asked) = taken();
         look(&mut taken, &asked, 0, &["a"]);
-        taken.take(asked[0], 1, &[sent(&["a"])]);
+        taken.take(asked[0], 1, &sent(&["a"]));
         taken.close(&grant(0));
         taken.open(grant(0), Stint(8), Registration("r".into()));
         let again = taken.asked([&grant(0)]);
         look(&mut taken, &again, 0, &["a"]);
         assert_eq!(next(&taken, &again), rows(&["a"]));
         // What was asked for the earlier stint comes too late.
-        assert_eq!(taken.take(asked[0], 1, &[sent(&["a"])]), None);
+        assert!(!taken.take(asked[0], 1, &sent(&["a"])));
         // And so does a mark of it: what was handed out since is not marked by that.
         assert!(!taken.is_open(&grant(0), Stint(7)) && taken.is_open(&grant(0), Stint(8)));
-        taken.take(again[0], 1, &[sent(&["a"])]);
-        taken.marked(&grant(0), Stint(7), 1);
-        assert_eq!(taken.due(&grant(0), Stint(7), 1), []);
-        assert_eq!(taken.due(&grant(0), Stint(8), 1), [(1, sent(&["a"]))]);
+        taken.take(again[0], 1, &sent(&["a"]));
+        taken.marked(&grant(0), Stint(7), 1, &sent(&["a"]));
+        assert!(!taken.is_due(&grant(0), Stint(7), 1) && taken.is_due(&grant(0), Stint(8), 1));
+        look(&mut taken, &again, 0, &["a"]);
+        assert_eq!(next(&taken, &again), []);
     }
 
     #[test]
@@ -365,7 +370,7 @@ mod tests {
     fn rows_that_are_gone_are_not_known() {
         let (mut taken, asked) = taken();
         look(&mut taken, &asked, 1, &["a", "b", "c"]);
-        assert_eq!(taken.take(asked[1], 2, &[sent(&["b"])]), Some(vec![1]));
+        assert!(taken.take(asked[1], 2, &sent(&["b"])));
         assert_eq!(next(&taken, &asked), rows(&["c"]));
         assert_eq!(taken.known(), 1);
         look(&mut taken, &asked, 1, &["a", "b", "c"]);

@@ -1,0 +1,70 @@
+//! Which rows of an adopted table a batch has, and the bookmark that names them.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::taken::{RowId, TakenRow};
+use crate::error::{Error, Kind};
+use crate::position::Incarnation;
+use crate::source::Bookmark;
+use crate::source::batch::leave_out;
+use crate::source::settle::Registration;
+
+/// What a bookmark holds: the rows of its batch, for their mark, and for a sink that keeps positions.
+#[derive(Serialize, Deserialize)]
+struct Place {
+    registration: Registration,
+    /// The ids' columns, row after row.
+    rows: Vec<String>,
+    /// Which version of each row was read.
+    versions: Vec<Option<i64>>,
+}
+
+/// The rows that a bookmark names, by ids of so many columns.
+pub(super) fn rows_of(bookmark: &Bookmark, columns: usize) -> Result<Vec<TakenRow>, Error> {
+    let Place { rows, versions, .. } = serde_json::from_str(bookmark.place.get())
+        .map_err(|error| Error::new(Kind::Internal, "a position cannot be read").because(error))?;
+    let versions = versions.into_iter().chain(std::iter::repeat(None));
+    let row = |(id, version): (&[String], _)| TakenRow { id: RowId(id.to_vec().into()), version };
+    Ok(rows.chunks(columns).zip(versions).map(row).collect())
+}
+
+/// The rows of one batch.
+#[derive(Debug)]
+pub(in crate::source) struct TableRows {
+    /// Of which life of the database.
+    pub(super) here: Arc<Incarnation>,
+    pub(super) registration: Registration,
+    pub(super) rows: Vec<TakenRow>,
+}
+
+#[cfg(test)]
+impl TableRows {
+    pub(in crate::source) fn none() -> Self {
+        let here = Arc::new(Incarnation { system: 1, database: 2, timeline: 3 });
+        Self { here, registration: Registration(String::new()), rows: Vec::new() }
+    }
+}
+
+impl TableRows {
+    pub(in crate::source) fn bookmark(&self) -> Result<Bookmark, Error> {
+        let place = Place {
+            registration: self.registration.clone(),
+            rows: self.rows.iter().flat_map(|row| row.id.0.iter().cloned()).collect(),
+            versions: self.rows.iter().map(|row| row.version).collect(),
+        };
+        let place: Box<RawValue> = serde_json::value::to_raw_value(&place)
+            .map_err(|error| Error::new(Kind::Internal, "a position cannot be written down").because(error))?;
+        Ok(Bookmark { incarnation: Incarnation::clone(&self.here), place })
+    }
+
+    pub(in crate::source) fn split_off(&mut self, at: usize) -> Self {
+        Self { here: Arc::clone(&self.here), registration: self.registration.clone(), rows: self.rows.split_off(at) }
+    }
+
+    pub(in crate::source) fn leave_out(&mut self, places: &[usize]) {
+        leave_out(&mut self.rows, places);
+    }
+}
