@@ -6,13 +6,21 @@
 
 use pgbaton::clock::Deadline;
 use pgbaton::lane::Grant;
-use pgbaton::outcome::{AppendError, Fault, Outcome};
+use pgbaton::outcome::{AppendError, Code, Fault, Meaning, Outcome};
 use pgbaton::relay::RelaySpec;
 use pgbaton::replica::{Replica, ReplicaSpec};
 use pgbaton::sink::{Capabilities, OpenError, OpenLane, Opening, Part, ProbeError, Sink, Tier, async_trait};
 use pgbaton::source::Opaque;
 use tokio::io::AsyncWriteExt;
 use tokio::signal::unix::{SignalKind, signal};
+
+/// What can go wrong, and what that means: one `Code` for each kind of error.
+static UNWRITTEN: Code = Code {
+    name: "lines.unwritten",
+    meaning: Meaning::Down,
+    says: "Standard output cannot be written",
+    todo: "Look at whoever reads it",
+};
 
 /// The destination, and each of its lanes: it refuses no epoch and keeps no position.
 struct Lines;
@@ -44,7 +52,7 @@ impl OpenLane for Lines {
             out.flush().await
         };
         // Some of it may have been written.
-        written.await.map_err(|error| AppendError::Ambiguous(Fault::new("lines.unwritten", &error.to_string())))?;
+        written.await.map_err(|error| AppendError::Ambiguous(Fault::new(&UNWRITTEN, &error.to_string())))?;
         Ok(vec![Outcome::Delivered; part.len()])
     }
 }

@@ -156,6 +156,8 @@ fn letter(outcome: &Outcome) -> char {
 fn failure(error: &AppendError) -> &'static str {
     match error {
         AppendError::SinkDown(_) => "down",
+        // Told as outcomes as long as `publish` makes those of it.
+        AppendError::Refused(_) => "refused",
         AppendError::Fenced { .. } => "fenced",
         AppendError::Ambiguous(_) => "ambiguous",
         AppendError::Moved => "moved",

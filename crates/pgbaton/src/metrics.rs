@@ -236,7 +236,7 @@ impl Metrics {
     pub(crate) fn sink_is_down(&self, fault: &Fault) {
         let mut down = self.sink_down.lock().unwrap_or_else(PoisonError::into_inner);
         let since = down.map_or_else(clock::now, |down| down.since);
-        *down = Some(SinkDown { since, fault: fault.code() });
+        *down = Some(SinkDown { since, fault: fault.code().name });
     }
 
     pub(crate) fn sink_is_up(&self) {
@@ -346,6 +346,7 @@ fn wall_clock() -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outcome::codes;
 
     #[test]
     fn what_was_not_measured_is_not_told() {
@@ -363,10 +364,10 @@ mod tests {
     #[test]
     fn an_outage_counts_from_its_first_fault() {
         let metrics = Metrics::default();
-        metrics.sink_is_down(&Fault::new("a.first", "x"));
+        metrics.sink_is_down(&Fault::new(&codes::file::FAILED, "x"));
         let first = metrics.counts().sink_down.unwrap();
-        metrics.sink_is_down(&Fault::new("a.second", "x"));
-        assert_eq!(metrics.counts().sink_down, Some(SinkDown { since: first.since, fault: "a.second" }));
+        metrics.sink_is_down(&Fault::new(&codes::sink::SILENT, "x"));
+        assert_eq!(metrics.counts().sink_down, Some(SinkDown { since: first.since, fault: "sink.silent" }));
         metrics.sink_is_up();
         assert_eq!(metrics.counts().sink_down, None);
     }

@@ -545,6 +545,7 @@ impl Outage {
 mod tests {
     use super::*;
     use crate::lane::{Epoch, Lane};
+    use crate::outcome::codes;
 
     fn batch(memory: &Arc<Memory>, grant: &Grant, stint: Stint) -> Batch {
         Batch::empty(grant.clone(), stint, memory)
@@ -574,7 +575,7 @@ mod tests {
         let metrics = Arc::new(Metrics::default());
         let outage = Outage::new(Duration::from_secs(1), Arc::clone(&metrics));
         let lane = |number| Lane { relay: RelayName::new("orders").unwrap(), number, of: 16 };
-        let fault = Fault::new("a.fault", "x");
+        let fault = Fault::new(&codes::sink::SILENT, "x");
         outage.failed(&lane(1), &fault);
         let since = metrics.counts().sink_down;
         outage.failed(&lane(2), &fault);

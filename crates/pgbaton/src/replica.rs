@@ -15,7 +15,7 @@ use crate::error::{Error, Kind};
 use crate::lane::RelayName;
 use crate::metrics::AllMetrics;
 use crate::observe::Observe;
-use crate::outcome::Fault;
+use crate::outcome::{Fault, codes};
 use crate::relay::claim::{Ended, Identity};
 use crate::relay::{self, RelaySpec};
 use crate::retry::Backoff;
@@ -166,7 +166,7 @@ impl Replica {
         let probes = self.spec.relays.iter().map(|relay| async move {
             let metrics = self.metrics.relay(&relay.name);
             let probed = tokio::time::timeout(self.spec.ttl, relay::probe(relay, &metrics)).await;
-            let silent = Fault::new("sink.silent", "no answer to the first question");
+            let silent = Fault::new(&codes::sink::SILENT, "no answer to the first question");
             (relay, metrics, probed.unwrap_or(Err(ProbeError::SinkDown(silent))))
         });
         for (relay, metrics, probed) in join_all(probes).await {

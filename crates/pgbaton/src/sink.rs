@@ -71,8 +71,11 @@ pub trait OpenLane: Send {
     /// `prev`. Another one may write some; after a message that was not written it writes no later message of that key.
     /// [`Deadline::check`] is called right before each write.
     ///
+    /// What an error means is said by its [`Code`](crate::outcome::Code): [`Outcome::of`] makes the outcome of it, and
+    /// [`Outcome::of_all`] that of a call which failed without naming a message.
+    ///
     /// # Errors
-    /// The call as a whole failed, and no single message is to blame.
+    /// The call as a whole failed, and nothing is known of a single message.
     async fn append(&mut self, part: &Part<'_>, deadline: &Deadline) -> Result<Vec<Outcome>, AppendError>;
 }
 

@@ -95,8 +95,8 @@ fn words(outcomes: &[Outcome]) -> Vec<String> {
     let word = |outcome: &Outcome| match outcome {
         Outcome::Delivered => "delivered".to_owned(),
         Outcome::Repeated => "repeated".to_owned(),
-        Outcome::Retry { fault, .. } => format!("retry {}", fault.code()),
-        Outcome::Rejected(fault) => format!("rejected {}", fault.code()),
+        Outcome::Retry { fault, .. } => format!("retry {}", fault.code().name),
+        Outcome::Rejected(fault) => format!("rejected {}", fault.code().name),
         Outcome::NotTried => "not tried".to_owned(),
     };
     outcomes.iter().map(word).collect()
@@ -105,7 +105,7 @@ fn words(outcomes: &[Outcome]) -> Vec<String> {
 /// The code of a sink that is down.
 fn down(answer: &Result<Vec<Outcome>, AppendError>) -> &'static str {
     match answer {
-        Err(AppendError::SinkDown(fault)) => fault.code(),
+        Err(AppendError::SinkDown(fault)) => fault.code().name,
         other => panic!("{other:?}"),
     }
 }

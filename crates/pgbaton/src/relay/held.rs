@@ -41,7 +41,7 @@ impl Held {
     /// Tells of a refusal, unless the same was told a short while ago. The next attempt comes after `pause`.
     pub(super) fn tell(&mut self, grant: &Grant, batch: i64, refusal: &Refusal<'_>, pause: Duration) {
         let now = clock::now();
-        if !self.told.is_due(refusal.fault.code(), now) {
+        if !self.told.is_due(refusal.fault.code().name, now) {
             return;
         }
         let Refusal { fault, rejected, message: message_id, topic, left } = *refusal;

@@ -211,6 +211,15 @@ fn bookmark(batch: &Batch) -> Result<Bookmark, LaneEnd> {
     batch.bookmark().map_err(LaneEnd::Refused)
 }
 
+/// A refusal that names no message, as one outcome of each: of several, those without fault may be taken later.
+fn of_each(answer: Result<Vec<Outcome>, AppendError>, messages: usize) -> Result<Vec<Outcome>, AppendError> {
+    match answer {
+        Err(AppendError::Refused(fault)) if messages == 1 => Ok(vec![Outcome::Rejected(fault)]),
+        Err(AppendError::Refused(fault)) => Ok(vec![Outcome::Retry { after: None, fault }; messages]),
+        answer => answer,
+    }
+}
+
 /// Returns when the lane is to be drained, or nobody is left to say so. Cancel-safe.
 async fn drained(orders: &mut watch::Receiver<Order>) {
     // An error means that the sender is gone: the same as an order to end.
@@ -326,10 +335,11 @@ impl LaneTask {
             faults::point("lane.before_append");
             let Some(sink) = &mut self.sink else { return Err(LaneEnd::Reopen) };
             let began = self.relay.observer.is_some().then(SystemTime::now);
+            let call = async { of_each(sink.append(&part, &self.deadline).await, part.len()) };
             let answer = tokio::select! {
                 biased;
                 () = self.deadline.over() => return Err(LaneEnd::Stopped),
-                answer = history::published(&self.told_of, self.batch, &part, sink.append(&part, &self.deadline)) => answer,
+                answer = history::published(&self.told_of, self.batch, &part, call) => answer,
             };
             faults::point("lane.appended");
             match answer {
@@ -443,7 +453,10 @@ impl LaneTask {
             AppendError::LeaseOver => return Err(LaneEnd::Stopped),
             AppendError::Fenced { epoch } => return Err(LaneEnd::Fenced(*epoch)),
             AppendError::Moved => return Err(LaneEnd::Reopen),
-            AppendError::SinkDown(fault) => self.relay.outage.failed(&self.flow.grant.lane, fault),
+            // A refusal is an answer of each message by now.
+            AppendError::SinkDown(fault) | AppendError::Refused(fault) => {
+                self.relay.outage.failed(&self.flow.grant.lane, fault);
+            }
             AppendError::Ambiguous(fault) => {
                 tracing::warn!(grant = %self.flow.grant, %fault, batch = self.batch, "it is not known whether the sink has this batch");
                 // Of the lane's own: the sink may answer all others.

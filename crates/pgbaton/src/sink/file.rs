@@ -18,7 +18,7 @@ use super::{Capabilities, OpenError, OpenLane, Opening, Part, ProbeError, Sink, 
 use crate::clock::Deadline;
 use crate::faults;
 use crate::lane::Grant;
-use crate::outcome::{AppendError, Fault, Outcome};
+use crate::outcome::{AppendError, Fault, Outcome, codes};
 use crate::source::Opaque;
 
 /// Where the lines go. All lanes of a process share it.
@@ -111,7 +111,7 @@ impl Out {
 
     /// What failed, and where.
     fn fault(&self, error: &io::Error) -> Fault {
-        Fault::new("file.failed", &format!("{self}: {error}"))
+        Fault::new(&codes::file::FAILED, &format!("{self}: {error}"))
     }
 }
 
@@ -170,7 +170,7 @@ impl OpenLane for JsonLines {
     }
 
     async fn append(&mut self, part: &Part<'_>, deadline: &Deadline) -> Result<Vec<Outcome>, AppendError> {
-        let (lines, outcomes) = lines_of(part);
+        let (lines, outcomes) = lines_of(part)?;
         let deadline = deadline.clone();
         // A dropped call leaves the write to end by itself: a whole batch, or nothing.
         let written = blocking(&self.0, move |out| {
@@ -183,7 +183,7 @@ impl OpenLane for JsonLines {
         match written.await {
             Ok(Written::Whole) => Ok(outcomes),
             Ok(Written::LeaseOver) => Err(AppendError::LeaseOver),
-            Ok(Written::Nothing(error)) => Err(AppendError::SinkDown(self.0.fault(&error))),
+            Ok(Written::Nothing(error)) => Outcome::of_all(self.0.fault(&error), part.len()),
             Ok(Written::Unsure(error)) => Err(AppendError::Ambiguous(self.0.fault(&error))),
             Err(fault) => Err(AppendError::Ambiguous(fault)),
         }
@@ -203,7 +203,10 @@ enum Written {
 
 /// The lines of those messages that can be written, and what becomes of each. After one that cannot, no later message
 /// of its key is written.
-fn lines_of(part: &Part<'_>) -> (Vec<u8>, Vec<Outcome>) {
+///
+/// # Errors
+/// What the code of such an error means, where that is not about its message.
+fn lines_of(part: &Part<'_>) -> Result<(Vec<u8>, Vec<Outcome>), AppendError> {
     // At once: growing would hold old and new space of a large message, and leave holes of all sizes behind.
     let mut lines = Vec::with_capacity(part.messages().map(|message| jsonline::size_hint(&message)).sum());
     let mut outcomes = Vec::with_capacity(part.len());
@@ -217,11 +220,11 @@ fn lines_of(part: &Part<'_>) -> (Vec<u8>, Vec<Outcome>) {
             Ok(()) => Outcome::Delivered,
             Err(error) => {
                 held.extend(message.key);
-                Outcome::Rejected(Fault::new("file.not_json", &error.to_string()))
+                Outcome::of(Fault::new(&codes::file::NOT_JSON, &error.to_string()), None)?
             }
         });
     }
-    (lines, outcomes)
+    Ok((lines, outcomes))
 }
 
 /// Runs blocking work on the output beside the tasks, so that a full pipe or a slow disk stops none of them.

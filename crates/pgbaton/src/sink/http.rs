@@ -1,7 +1,7 @@
 //! Webhooks: one POST for each message, at least once (T5). The receiver drops repeats by message id.
 //!
 //! Of each key one message is under way at a time, and of a lane at most `concurrency`. `request` makes requests, `link`
-//! sends them, `answer` says what an answer means, `turns` whose turn it is.
+//! sends them, `answer` says which code an answer has, `turns` whose turn it is.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::clock::Deadline;
 use crate::faults;
 use crate::lane::Grant;
 use crate::message::Message;
-use crate::outcome::{AppendError, Fault, Outcome};
+use crate::outcome::{AppendError, Fault, Outcome, codes};
 use crate::source::Opaque;
 use crate::tls;
 
@@ -30,8 +30,8 @@ mod request;
 mod sign;
 mod turns;
 
-use answer::{Answer, Verdict, verdict};
-use link::{Dialer, Exchange, Link, PRIVATE, Until};
+use answer::{Answer, Undelivered, delivered};
+use link::{Dialer, Exchange, Link, Until};
 use request::{Target, Template, header_value, is_reserved};
 use sign::Signer;
 use turns::Turns;
@@ -129,7 +129,8 @@ fn operators(headers: &[(String, String)]) -> Result<HeaderMap, String> {
 impl Sink for Webhooks {
     async fn probe(&self) -> Result<Capabilities, ProbeError> {
         let (_, address) = self.0.dialer.dial(&Until::default()).await.map_err(|fault| {
-            if fault.code() == PRIVATE { ProbeError::Unusable(fault) } else { ProbeError::SinkDown(fault) }
+            let is_private = *fault.code() == codes::http::PRIVATE_ADDRESS;
+            if is_private { ProbeError::Unusable(fault) } else { ProbeError::SinkDown(fault) }
         })?;
         if self.0.dialer.tls.is_none() && address::is_public(address.ip()) {
             tracing::warn!(
@@ -179,23 +180,24 @@ impl OpenLane for OpenWebhooks {
                 let (endpoint, until, link) = (&self.endpoint, &self.until, self.idle.pop());
                 under_way.push(async move { (place, message, endpoint.deliver(&message, link, until).await) });
             }
-            let Some((place, message, (verdict, link))) = under_way.next().await else { break };
+            let Some((place, message, (answer, link))) = under_way.next().await else { break };
             self.idle.extend(link);
-            let outcome = match verdict {
-                Verdict::Delivered => {
+            let outcome = match answer {
+                Ok(()) => {
                     turns.delivered(&message);
                     Some(Outcome::Delivered)
                 }
                 _ if deadline.left().is_err() => {
-                    stopped = Some(Stopped::LeaseOver);
+                    stopped = Some(AppendError::LeaseOver);
                     None
                 }
-                Verdict::Retry { after, fault } => Some(Outcome::Retry { after, fault }),
-                Verdict::Rejected(fault) => Some(Outcome::Rejected(fault)),
-                Verdict::Down(fault) => {
-                    stopped.get_or_insert(Stopped::Down(fault));
-                    None
-                }
+                Err(Undelivered { fault, after }) => match Outcome::of(fault, after) {
+                    Ok(outcome) => Some(outcome),
+                    Err(error) => {
+                        stopped.get_or_insert(error);
+                        None
+                    }
+                },
             };
             if let Some(slot) = outcomes.get_mut(place) {
                 *slot = outcome;
@@ -205,20 +207,13 @@ impl OpenLane for OpenWebhooks {
     }
 }
 
-/// Why the rest of a batch is not sent.
-enum Stopped {
-    Down(Fault),
-    LeaseOver,
-}
-
-/// The answer to the call. What was delivered must not be sent again, so then no error is the answer: the next call meets what
-/// ended this one. Without a delivered message an error stands for all of them: what timed out before may be there, and is
+/// The answer to the call; `stopped` is why the rest was not sent. What was delivered must not be sent again, so then no error
+/// is the answer: the next call meets what ended this one. Without a delivered message an error stands for all of them: what timed out before may be there, and is
 /// sent again either way.
-fn settle(outcomes: Vec<Option<Outcome>>, stopped: Option<Stopped>) -> Result<Vec<Outcome>, AppendError> {
+fn settle(outcomes: Vec<Option<Outcome>>, stopped: Option<AppendError>) -> Result<Vec<Outcome>, AppendError> {
     let delivered = outcomes.contains(&Some(Outcome::Delivered));
     match stopped {
-        Some(Stopped::Down(fault)) if !delivered => Err(AppendError::SinkDown(fault)),
-        Some(Stopped::LeaseOver) if !delivered => Err(AppendError::LeaseOver),
+        Some(error) if !delivered => Err(error),
         // Without a reason to stop, what has no outcome waits behind an earlier message of its key.
         _ => Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or(Outcome::NotTried)).collect()),
     }
@@ -226,12 +221,17 @@ fn settle(outcomes: Vec<Option<Outcome>>, stopped: Option<Stopped>) -> Result<Ve
 
 impl Endpoint {
     /// Sends one message, once. A connection that turns out to have been closed before is replaced.
-    async fn deliver(&self, message: &Message<'_>, link: Option<Link>, until: &Until) -> (Verdict, Option<Link>) {
+    async fn deliver(
+        &self,
+        message: &Message<'_>,
+        link: Option<Link>,
+        until: &Until,
+    ) -> (Result<(), Undelivered>, Option<Link>) {
         let (answer, link) = match self.template.request(message, SystemTime::now()) {
             Ok(request) => self.exchange(request, link, until).await,
-            Err(fault) => (Answer::Unfit(fault), link),
+            Err(fault) => (Answer::NotSent(fault), link),
         };
-        (verdict(answer, self.template.target.by_topic()), link)
+        (delivered(answer, self.template.target.by_topic()), link)
     }
 
     async fn exchange(&self, mut request: request::Post, link: Option<Link>, until: &Until) -> (Answer, Option<Link>) {
@@ -245,7 +245,7 @@ impl Endpoint {
         }
         let (link, _) = match self.dialer.dial(until).await {
             Ok(dialled) => dialled,
-            Err(fault) => return (Answer::Unreachable(fault), None),
+            Err(fault) => return (Answer::NotSent(fault), None),
         };
         match link.exchange(request, self.timeout).await {
             Exchange::Answered(answer, link) => (answer, link),
@@ -286,11 +286,11 @@ mod tests {
 
     #[test]
     fn what_was_delivered_is_not_sent_again() {
-        let down = || Some(Stopped::Down(Fault::new("http.refused", "")));
+        let down = || Some(AppendError::SinkDown(Fault::new(&codes::http::REFUSED, "")));
         assert!(matches!(settle(vec![None, None], down()), Err(AppendError::SinkDown(_))));
         let partly = Ok(vec![Outcome::NotTried, Outcome::Delivered]);
         assert_eq!(settle(vec![None, Some(Outcome::Delivered)], down()), partly);
-        assert_eq!(settle(vec![None], Some(Stopped::LeaseOver)), Err(AppendError::LeaseOver));
+        assert_eq!(settle(vec![None], Some(AppendError::LeaseOver)), Err(AppendError::LeaseOver));
         assert_eq!(settle(vec![None, Some(Outcome::Delivered)], None), partly);
     }
 }

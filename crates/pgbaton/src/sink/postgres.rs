@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use super::{Capabilities, OpenError, OpenLane, Opening, Part, ProbeError, Sink, Tier};
@@ -18,7 +17,8 @@ use crate::error::{Error, Kind};
 use crate::faults;
 use crate::lane::{Epoch, Grant};
 use crate::message::Payload;
-use crate::outcome::{AppendError, Fault, Outcome};
+use crate::outcome::codes::postgres as codes;
+use crate::outcome::{AppendError, Code, Fault, Meaning, Outcome};
 use crate::source::Opaque;
 use crate::sql::{self, Verb};
 
@@ -91,17 +91,17 @@ fn split(table: &str) -> Result<(&str, &str), BadTable> {
 impl Sink for Inbox {
     async fn probe(&self) -> Result<Capabilities, ProbeError> {
         let failed = |error: Error| {
-            let fault = down(&error);
+            let fault = of_no_message(&error);
             if error.is_transient() { ProbeError::SinkDown(fault) } else { ProbeError::Unusable(fault) }
         };
         let connection = self.database.connect().await.map_err(failed)?;
         let probe = Verb { name: "probe (`pgbaton inbox` prints the tables)", sql: &self.statements.probe };
         let [rows] = connection.pipeline(Access::Look, [(probe, &[])]).await.map_err(failed)?;
-        let missing =
-            rows.first().map(|row| row.try_get("missing")).transpose().map_err(|error| failed(error.into()))?;
+        let missing = rows.first().map(|row| row.try_get("missing")).transpose();
+        let missing = missing.map_err(|error| ProbeError::SinkDown(unread(&error)))?;
         if let Some(missing) = missing.filter(|missing: &&str| !missing.is_empty()) {
             let text = format!("this role lacks {missing}; `pgbaton inbox` ends with the grants");
-            return Err(ProbeError::Unusable(Fault::new("postgres.rights", &text)));
+            return Err(ProbeError::Unusable(Fault::new(&codes::RIGHTS, &text)));
         }
         Ok(Capabilities {
             fences: true,
@@ -112,7 +112,8 @@ impl Sink for Inbox {
     }
 
     async fn open(&self, grant: &Grant, opening: Opening) -> Result<Box<dyn OpenLane>, OpenError> {
-        let failed = |error: Error| OpenError::SinkDown(down(&error));
+        let failed = |error: Error| OpenError::SinkDown(of_no_message(&error));
+        let unread = |error: tokio_postgres::Error| OpenError::SinkDown(unread(&error));
         let connection = self.database.connect().await.map_err(failed)?;
         let relay = grant.lane.relay.as_str();
         let again = opening == Opening::Again;
@@ -128,12 +129,12 @@ impl Sink for Inbox {
             .pipeline(Access::Write, [(fence, &parameters), (held, &parameters[..2])])
             .await
             .map_err(failed)?;
-        let held = held.first().ok_or_else(|| OpenError::SinkDown(Fault::new("postgres.failed", "no fence row")))?;
+        let held = held.first().ok_or_else(|| OpenError::SinkDown(Fault::new(&codes::FAILED, "no fence row")))?;
         if taken.is_empty() {
-            let epoch = held.try_get("epoch").map_err(|error| failed(error.into()))?;
+            let epoch = held.try_get("epoch").map_err(unread)?;
             return Err(OpenError::Fenced { epoch: Epoch(epoch) });
         }
-        let position: Option<Vec<u8>> = held.try_get("position").map_err(|error| failed(error.into()))?;
+        let position: Option<Vec<u8>> = held.try_get("position").map_err(unread)?;
         let holds = position.map(Opaque::from_bytes);
         let (database, statements) = (self.database.clone(), Arc::clone(&self.statements));
         Ok(Box::new(OpenInbox { database, connection, statements, grant: grant.clone(), holds }))
@@ -222,7 +223,7 @@ impl OpenLane for OpenInbox {
         }
         match answer {
             Ok([rows]) => self.outcomes(&rows, part),
-            Err(error) => messages_at_fault(&error, part.len()).ok_or_else(|| refused(&error)),
+            Err(error) => failed(&error, part.len()),
         }
     }
 }
@@ -230,8 +231,7 @@ impl OpenLane for OpenInbox {
 impl OpenInbox {
     /// The first row tells how the fence stood; the others name the messages that are new.
     fn outcomes(&self, rows: &[tokio_postgres::Row], part: &Part<'_>) -> Result<Vec<Outcome>, AppendError> {
-        let broken =
-            |error: tokio_postgres::Error| AppendError::Ambiguous(Fault::new("postgres.failed", &error.to_string()));
+        let broken = |error: tokio_postgres::Error| AppendError::Ambiguous(unread(&error));
         let fence = rows.first().ok_or(AppendError::Moved)?;
         if !fence.try_get::<_, bool>("moved").map_err(broken)? {
             let epoch = fence.try_get::<_, Option<i64>>("epoch").map_err(broken)?.unwrap_or_default();
@@ -250,39 +250,73 @@ impl OpenInbox {
     }
 }
 
-/// The answer where the table does not take what a message says: all or nothing was written, so nothing. Which message
-/// of several it was, the server does not tell.
-fn messages_at_fault(error: &Error, messages: usize) -> Option<Vec<Outcome>> {
-    // Data, integrity constraints, limits of a row or an index, and what a trigger raises.
-    error.sql_state().filter(|state| ["22", "23", "54", "P0"].iter().any(|class| state.starts_with(class)))?;
-    let refused = error.in_words();
-    Some(if messages == 1 {
-        vec![Outcome::Rejected(Fault::new("postgres.refused", &refused))]
-    } else {
-        let text = format!("{refused}. It is one of {messages} messages: the log of the sink's server names the row");
-        vec![Outcome::Retry { after: None, fault: Fault::new("postgres.refused", &text) }; messages]
-    })
+/// The answer to a batch whose statement failed.
+fn failed(error: &Error, messages: usize) -> Result<Vec<Outcome>, AppendError> {
+    let fault = fault_of(error, code_of(error), messages);
+    // A statement that failed has written nothing, unless the server was lost over it.
+    let is_known = error.sql_state().is_some_and(|state| !state.starts_with("08") && !state.starts_with("57"));
+    if is_known { Outcome::of_all(fault, messages) } else { Err(AppendError::Ambiguous(fault)) }
 }
 
-/// What a failed call means for the batch.
-fn refused(error: &Error) -> AppendError {
-    let fault = down(error);
-    match error.sql_state() {
-        // The transaction was rolled back, and another try may succeed.
-        Some(state) if state == SqlState::T_R_SERIALIZATION_FAILURE.code() => AppendError::SinkDown(fault),
-        // A statement that failed has written nothing.
-        Some(state) if !state.starts_with("08") && !state.starts_with("57") => AppendError::SinkDown(fault),
-        _ => AppendError::Ambiguous(fault),
+/// A fault of a call that carries no message, so that there is none to refuse.
+fn of_no_message(error: &Error) -> Fault {
+    let code = code_of(error);
+    fault_of(error, if code.meaning == Meaning::Reject { &codes::FAILED } else { code }, 0)
+}
+
+/// A column of an answer is of another type than `pgbaton inbox` makes it.
+fn unread(error: &tokio_postgres::Error) -> Fault {
+    Fault::new(&codes::FAILED, &error.to_string())
+}
+
+fn fault_of(error: &Error, code: &'static Code, messages: usize) -> Fault {
+    let words = || error.in_words();
+    // Hints of such errors are for the database with the outbox.
+    let text = if *code == codes::MISSING {
+        format!("{}; `pgbaton inbox` prints the tables that a sink needs", words())
+    } else if *code == codes::RIGHTS {
+        format!("{}; `pgbaton inbox` ends with the grants", words())
+    } else if code.meaning != Meaning::Reject {
+        error.to_string()
+    } else if messages > 1 {
+        format!("{}. It is one of {messages} messages: the log of the sink's server names the row", words())
+    } else {
+        words()
+    };
+    Fault::new(code, &text)
+}
+
+/// The code of what went wrong between here and the sink's server.
+fn code_of(error: &Error) -> &'static Code {
+    match (error.sql_state(), error.kind()) {
+        (_, Kind::NotWritable) => &codes::NOT_WRITABLE,
+        (Some(state), _) => code_of_state(state),
+        (None, Kind::Database) => &codes::UNREACHABLE,
+        // What the driver finds out while it logs in: a password that is missing, a certificate that is not trusted.
+        (None, Kind::Refused) => &codes::LOGIN,
+        (None, _) => &codes::FAILED,
     }
 }
 
-fn down(error: &Error) -> Fault {
-    let text = match error.kind() {
-        // Its hint is for the database with the outbox.
-        Kind::Schema => format!("{}; `pgbaton inbox` prints the tables that a sink needs", error.in_words()),
-        _ => error.to_string(),
-    };
-    Fault::new("postgres.failed", &text)
+/// By the server's five characters, of which the first two are the class.
+fn code_of_state(state: &str) -> &'static Code {
+    match (state.get(..2).unwrap_or_default(), state) {
+        // Data, integrity constraints, limits of a row or an index, and what a trigger raises.
+        ("22" | "23" | "54" | "P0", _) => &codes::REFUSED,
+        // Connections, and more of them than the server has.
+        ("08", _) | (_, "53300") => &codes::UNREACHABLE,
+        // Starting, stopping, an operator's or the server's end of a session.
+        ("57", state) if state.starts_with("57P") => &codes::UNREACHABLE,
+        (_, "25006") => &codes::NOT_WRITABLE,
+        // The user, the password, the database.
+        ("28" | "3D", _) => &codes::LOGIN,
+        (_, "42501") => &codes::RIGHTS,
+        // Schemas, and names of all kinds.
+        ("3F" | "42", _) => &codes::MISSING,
+        // A transaction that was rolled back for another one, and a lock that could not be had in time.
+        ("40", _) | (_, "55P03") => &codes::CONFLICT,
+        _ => &codes::FAILED,
+    }
 }
 
 #[cfg(test)]
@@ -294,6 +328,40 @@ mod tests {
         assert_eq!(split("app.inbox_2"), Ok(("app", "inbox_2")));
         for bad in ["inbox", "App.inbox", "a.b.c", "a.\"b\"", ".b", "a.", "a.1b"] {
             assert_eq!(split(bad), Err(BadTable), "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_sqlstate_has_its_code() {
+        for (states, wanted, meaning) in [
+            (&["22001", "22P05", "23502", "23505", "23514", "54000", "P0001"][..], &codes::REFUSED, Meaning::Reject),
+            (&["08000", "08006", "57P01", "57P03", "57P05", "53300"], &codes::UNREACHABLE, Meaning::Down),
+            (&["25006"], &codes::NOT_WRITABLE, Meaning::Down),
+            (&["28000", "28P01", "3D000"], &codes::LOGIN, Meaning::Down),
+            (&["42501"], &codes::RIGHTS, Meaning::Down),
+            (&["3F000", "42P01", "42703", "42883", "42P10"], &codes::MISSING, Meaning::Down),
+            (&["40001", "40P01", "55P03"], &codes::CONFLICT, Meaning::Down),
+            (&["53100", "53200", "57014", "58030", "25P03", "XX000", "0A000", "?", ""], &codes::FAILED, Meaning::Down),
+        ] {
+            for state in states {
+                let code = code_of_state(state);
+                assert_eq!((code, code.meaning), (wanted, meaning), "{state}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_server_did_not_say_has_its_code() {
+        for (kind, wanted) in [
+            (Kind::Database, &codes::UNREACHABLE),
+            (Kind::NotWritable, &codes::NOT_WRITABLE),
+            (Kind::Refused, &codes::LOGIN),
+            (Kind::Internal, &codes::FAILED),
+        ] {
+            let error = Error::new(kind, "x");
+            assert_eq!(code_of(&error), wanted);
+            // Without a word of the server's it may have been written.
+            assert!(matches!(failed(&error, 2), Err(AppendError::Ambiguous(fault)) if fault.code() == wanted));
         }
     }
 }

@@ -8,12 +8,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pgbaton::clock::Deadline;
 use pgbaton::lane::{Epoch, Grant};
-use pgbaton::outcome::{AppendError, Fault, Outcome};
+use pgbaton::outcome::{AppendError, Code, Fault, Meaning, Outcome};
 use pgbaton::sink::{Capabilities, OpenError, OpenLane, Opening, Part, ProbeError, Sink, Tier};
 use pgbaton::source::Opaque;
 
 use crate::hand::{Hand, until};
 use crate::replicas::Setup;
+
+static AWAY: Code = Code { name: "test.away", meaning: Meaning::Down, says: "It is away", todo: "Wait" };
 
 /// Keeps positions, as a real one does; now and then it stores a batch, loses its answer, and is away for a while.
 #[derive(Clone, Default)]
@@ -43,7 +45,7 @@ impl Sink for Forgetful {
     async fn open(&self, grant: &Grant, _opening: Opening) -> Result<Box<dyn OpenLane>, OpenError> {
         self.with(|kept| {
             if kept.away {
-                return Err(OpenError::SinkDown(Fault::new("test.away", "away")));
+                return Err(OpenError::SinkDown(Fault::new(&AWAY, "away")));
             }
             kept.fences.entry(grant.lane.number).or_insert((grant.epoch, None)).0 = grant.epoch;
             Ok(Box::new(OpenForgetful { sink: self.clone(), grant: grant.clone() }) as Box<dyn OpenLane>)
@@ -75,7 +77,7 @@ impl OpenLane for OpenForgetful {
             kept.topics.extend(part.messages().map(|message| message.topic.to_owned()));
             if std::mem::take(&mut kept.loses_answer) {
                 kept.away = true;
-                return Err(AppendError::Ambiguous(Fault::new("test.lost", "the answer was lost")));
+                return Err(AppendError::Ambiguous(Fault::new(&AWAY, "the answer was lost")));
             }
             Ok(vec![Outcome::Delivered; part.len()])
         })

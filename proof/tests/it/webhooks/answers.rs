@@ -30,9 +30,9 @@ async fn every_status_has_its_outcome() {
         ("418", "rejected http.rejected"),
         ("422", "rejected http.rejected"),
         ("425", "retry http.try_later"),
-        ("429", "retry http.try_later"),
-        ("500", "retry http.try_later"),
-        ("503", "retry http.try_later"),
+        ("429", "retry http.too_many"),
+        ("500", "retry http.failed"),
+        ("503", "retry http.unavailable"),
     ] {
         assert_eq!(words(&append(&mut lane, &[status]).await.unwrap()), [word], "{status}");
     }
@@ -57,7 +57,7 @@ async fn a_url_of_a_topic_that_is_not_there_is_the_messages_fault() {
 async fn what_was_delivered_before_the_sink_went_down_stays_delivered() {
     let (endpoint, mut lane) = laid(|_| (), named).await;
     let outcomes = append(&mut lane, &["a/200", "b/503", "c/401", "d/200"]).await.unwrap();
-    assert_eq!(words(&outcomes), ["delivered", "retry http.try_later", "not tried", "not tried"]);
+    assert_eq!(words(&outcomes), ["delivered", "retry http.unavailable", "not tried", "not tried"]);
     assert_eq!(endpoint.ids(), ["a/200", "b/503", "c/401"], "nothing is sent to an endpoint that is down");
 }
 

@@ -66,7 +66,7 @@ async fn a_key_waits_for_its_message_and_others_do_not() {
     )
     .await;
     let outcomes = append(&mut lane, &["a/1", "a/2", "b/1", "a/3", "5", "b/2", "a/4", "6"]).await.unwrap();
-    let (retry, held) = ("retry http.try_later", "not tried");
+    let (retry, held) = ("retry http.unavailable", "not tried");
     assert_eq!(words(&outcomes), ["delivered", retry, "delivered", held, retry, "delivered", held, "delivered"]);
     assert_eq!(append(&mut lane, &["a/2", "a/3", "5", "a/4"]).await, Ok(vec![Outcome::Delivered; 4]));
     let of_a: Vec<String> = endpoint.ids().into_iter().filter(|id| id.starts_with("a/")).collect();

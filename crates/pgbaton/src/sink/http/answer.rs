@@ -1,10 +1,12 @@
-//! What an answer means for its message. The one table is [`verdict`]; `docs/sinks.md` shows it to users.
+//! What an answer means for its message: which code it has. The one table is [`delivered`]; what each code means is in
+//! [`codes`], and `docs/errors.md` shows both to users.
 
 use std::time::{Duration, SystemTime};
 
 use hyper::StatusCode;
 
 use crate::outcome::Fault;
+use crate::outcome::codes::http as codes;
 
 /// Nobody is waited for longer than this because he asked for it.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3_600);
@@ -17,55 +19,53 @@ pub(super) enum Answer {
     TimedOut(Duration),
     /// The connection ended before a status came.
     Lost(String),
-    /// No connection: nothing was sent.
-    Unreachable(Fault),
-    /// No request can be made of the message: nothing was sent.
-    Unfit(Fault),
+    /// Nothing was sent: no connection, or no request can be made of the message.
+    NotSent(Fault),
 }
 
-/// What an answer means.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// The endpoint has it.
-    Delivered,
-    /// It has not, or this is not known; the same message may be taken later.
-    Retry { after: Option<Duration>, fault: Fault },
-    /// It will never take this message.
-    Rejected(Fault),
-    /// It takes none.
-    Down(Fault),
+/// Why a message does not count as delivered.
+#[derive(Debug)]
+pub(super) struct Undelivered {
+    pub(super) fault: Fault,
+    /// The endpoint asked to be left alone for so long.
+    pub(super) after: Option<Duration>,
 }
 
 /// The table. `by_topic`: the URL depends on the topic, so that one which is not there says nothing of the others.
 ///
 /// The texts hold no word of the endpoint's: it may quote what it was sent.
-pub(super) fn verdict(answer: Answer, by_topic: bool) -> Verdict {
+///
+/// # Errors
+/// The endpoint has not taken the message, or this is not known.
+pub(super) fn delivered(answer: Answer, by_topic: bool) -> Result<(), Undelivered> {
+    let because = |fault| Err(Undelivered { fault, after: None });
     let (status, after) = match answer {
         Answer::Status(status, after) => (status, after),
         Answer::TimedOut(timeout) => {
             let text = format!("no answer within {timeout:?}; the endpoint may have taken it");
-            return Verdict::Retry { after: None, fault: Fault::new("http.timeout", &text) };
+            return because(Fault::new(&codes::TIMEOUT, &text));
         }
         Answer::Lost(why) => {
             let text = format!("the connection ended before an answer ({why}); the endpoint may have taken it");
-            return Verdict::Retry { after: None, fault: Fault::new("http.connection_lost", &text) };
+            return because(Fault::new(&codes::CONNECTION_LOST, &text));
         }
-        Answer::Unreachable(fault) => return Verdict::Down(fault),
-        Answer::Unfit(fault) => return Verdict::Rejected(fault),
+        Answer::NotSent(fault) => return because(fault),
     };
-    let fault = |code, what: &str| Fault::new(code, &format!("the endpoint answered {status}{what}"));
-    let retry = |code, what| Verdict::Retry { after, fault: fault(code, what) };
-    match status.as_u16() {
-        200..=299 => Verdict::Delivered,
-        408 | 425 | 429 | 500..=599 => retry("http.try_later", ""),
-        409 => retry("http.in_progress", ": it is dealing with an earlier attempt"),
-        404 | 405 | 410 if by_topic => Verdict::Rejected(fault("http.rejected", " to the URL of this topic")),
+    let (code, more) = match status.as_u16() {
+        200..=299 => return Ok(()),
+        300..=399 => (&codes::REDIRECTED, "; redirects are not followed: correct `url`"),
+        404 | 405 | 410 if by_topic => (&codes::REJECTED, " to the URL of this topic"),
         // Whatever is sent: credentials, rights, the URL, the method, a proxy, another server, another protocol.
-        401..=405 | 407 | 410 | 421 | 426 => Verdict::Down(fault("http.refused", "; check `url` and `headers`")),
-        300..=399 => Verdict::Down(fault("http.redirected", "; redirects are not followed: correct `url`")),
-        400..=499 => Verdict::Rejected(fault("http.rejected", "")),
-        _ => Verdict::Down(fault("http.no_answer", ", which is no answer to a POST")),
-    }
+        401..=405 | 407 | 410 | 421 | 426 => (&codes::REFUSED, "; check `url` and `headers`"),
+        408 | 425 => (&codes::TRY_LATER, ""),
+        409 => (&codes::IN_PROGRESS, ": it is dealing with an earlier attempt"),
+        429 => (&codes::TOO_MANY, ""),
+        400..=499 => (&codes::REJECTED, ""),
+        502..=504 => (&codes::UNAVAILABLE, ""),
+        500..=599 => (&codes::FAILED, ""),
+        _ => (&codes::NO_ANSWER, ", which is no answer to a POST"),
+    };
+    Err(Undelivered { fault: Fault::new(code, &format!("the endpoint answered {status}{more}")), after })
 }
 
 /// Reads `Retry-After`: seconds, or a date.
@@ -84,31 +84,47 @@ pub(super) fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outcome::{Code, Meaning};
 
-    fn word(status: u16, by_topic: bool) -> &'static str {
-        match verdict(Answer::Status(StatusCode::from_u16(status).unwrap(), None), by_topic) {
-            Verdict::Delivered => "delivered",
-            Verdict::Retry { .. } => "retry",
-            Verdict::Rejected(_) => "rejected",
-            Verdict::Down(_) => "down",
-        }
+    fn code(status: u16, by_topic: bool) -> Option<&'static Code> {
+        let answer = Answer::Status(StatusCode::from_u16(status).unwrap(), None);
+        delivered(answer, by_topic).err().map(|undelivered| undelivered.fault.code())
     }
 
     #[test]
-    fn every_status_has_its_verdict() {
+    fn every_status_has_its_code() {
         for (statuses, wanted) in [
-            (&[200, 201, 202, 204, 299][..], "delivered"),
-            (&[408, 409, 425, 429, 500, 502, 503, 504, 599], "retry"),
-            (&[400, 406, 411, 413, 414, 415, 418, 422, 431, 499], "rejected"),
-            (&[401, 402, 403, 404, 405, 407, 410, 421, 426], "down"),
-            (&[300, 301, 302, 303, 304, 307, 308], "down"),
-            (&[101, 600, 999], "down"),
+            (&[200, 201, 202, 204, 299][..], None),
+            (&[408, 425], Some((&codes::TRY_LATER, Meaning::Silent))),
+            (&[409], Some((&codes::IN_PROGRESS, Meaning::Retry))),
+            (&[429], Some((&codes::TOO_MANY, Meaning::Busy))),
+            (&[500, 501, 505, 507, 599], Some((&codes::FAILED, Meaning::Retry))),
+            (&[502, 503, 504], Some((&codes::UNAVAILABLE, Meaning::Silent))),
+            (&[400, 406, 411, 413, 414, 415, 418, 422, 431, 499], Some((&codes::REJECTED, Meaning::Reject))),
+            (&[401, 402, 403, 404, 405, 407, 410, 421, 426], Some((&codes::REFUSED, Meaning::Down))),
+            (&[300, 301, 302, 303, 304, 307, 308], Some((&codes::REDIRECTED, Meaning::Down))),
+            (&[101, 600, 999], Some((&codes::NO_ANSWER, Meaning::Down))),
         ] {
             for status in statuses {
-                assert_eq!(word(*status, false), wanted, "{status}");
+                assert_eq!(code(*status, false).map(|code| (code, code.meaning)), wanted, "{status}");
             }
         }
-        assert_eq!([404, 405, 410, 401].map(|status| word(status, true)), ["rejected", "rejected", "rejected", "down"]);
+        for status in [404, 405, 410] {
+            assert_eq!(code(status, true), Some(&codes::REJECTED), "{status}");
+        }
+        assert_eq!(code(401, true), Some(&codes::REFUSED));
+    }
+
+    /// The endpoint may have taken the message.
+    #[test]
+    fn no_status_says_nothing_of_the_message() {
+        for (answer, wanted) in [
+            (Answer::TimedOut(Duration::from_secs(1)), &codes::TIMEOUT),
+            (Answer::Lost("reset".to_owned()), &codes::CONNECTION_LOST),
+        ] {
+            let code = delivered(answer, false).err().map(|undelivered| undelivered.fault.code());
+            assert_eq!(code.map(|code| (code, code.meaning)), Some((wanted, Meaning::Silent)));
+        }
     }
 
     #[test]
@@ -133,7 +149,7 @@ mod tests {
     #[test]
     fn a_retry_carries_what_the_endpoint_asked_for() {
         let after = Some(Duration::from_secs(5));
-        let verdict = verdict(Answer::Status(StatusCode::TOO_MANY_REQUESTS, after), false);
-        assert!(matches!(verdict, Verdict::Retry { after: asked, .. } if asked == after), "{verdict:?}");
+        let answered = delivered(Answer::Status(StatusCode::TOO_MANY_REQUESTS, after), false);
+        assert!(answered.is_err_and(|undelivered| undelivered.after == after));
     }
 }

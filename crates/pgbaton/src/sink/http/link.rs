@@ -30,9 +30,7 @@ use crate::clock::{self, Deadline};
 use crate::faults;
 use crate::lease::BootInstant;
 use crate::outcome::Fault;
-
-/// The code of an address that may not be connected to.
-pub(super) const PRIVATE: &str = "http.private_address";
+use crate::outcome::codes::http as codes;
 
 /// What is read of an answer beside its head; nobody looks at it.
 const MOST_OF_AN_ANSWER: usize = 64 * 1024;
@@ -164,31 +162,31 @@ impl Dialer {
                 None => Box::new(guarded),
                 Some((connector, name)) => {
                     let secured = connector.connect(name.clone(), guarded).await;
-                    Box::new(secured.map_err(|error| failed("http.tls", &format!("no TLS connection: {error}")))?)
+                    Box::new(secured.map_err(|error| failed(&codes::TLS, &format!("no TLS connection: {error}")))?)
                 }
             };
             let link =
-                Link::over(stream, quota).await.map_err(|error| failed("http.unreachable", &error.to_string()))?;
+                Link::over(stream, quota).await.map_err(|error| failed(&codes::UNREACHABLE, &error.to_string()))?;
             Ok((link, address))
         });
         dialled
             .await
-            .unwrap_or_else(|_| Err(failed("http.unreachable", &format!("no connection within {:?}", self.timeout))))
+            .unwrap_or_else(|_| Err(failed(&codes::UNREACHABLE, &format!("no connection within {:?}", self.timeout))))
     }
 
     async fn connect(&self) -> Result<(TcpStream, SocketAddr), Fault> {
         let failed = |code, what: &str| Fault::new(code, &format!("{}: {what}", self.host));
         let found = tokio::net::lookup_host((self.host.as_str(), self.port)).await;
-        let found = found.map_err(|error| failed("http.unresolved", &format!("the name is not resolved: {error}")))?;
+        let found = found.map_err(|error| failed(&codes::UNRESOLVED, &format!("the name is not resolved: {error}")))?;
         let (allowed, refused): (Vec<SocketAddr>, Vec<SocketAddr>) =
             found.partition(|address| self.allow_private || is_public(address.ip()));
         if allowed.is_empty() {
             return Err(match refused.first() {
                 Some(address) => failed(
-                    PRIVATE,
+                    &codes::PRIVATE_ADDRESS,
                     &format!("{} is no public address; `allow_private = true` allows all addresses", address.ip()),
                 ),
-                None => failed("http.unresolved", "the name has no address"),
+                None => failed(&codes::UNRESOLVED, "the name has no address"),
             });
         }
         // One address that swallows everything leaves time for the others.
@@ -205,7 +203,7 @@ impl Dialer {
                 Err(_) => problem = format!("{address}: no connection within {share:?}"),
             }
         }
-        Err(failed("http.unreachable", &problem))
+        Err(failed(&codes::UNREACHABLE, &problem))
     }
 }
 

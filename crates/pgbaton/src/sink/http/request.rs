@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use super::sign::Signer;
 use crate::message::{Message, Payload};
 use crate::outcome::Fault;
+use crate::outcome::codes::http as codes;
 
 /// A request with its whole body in memory.
 pub(super) type Post = Request<Full<Bytes>>;
@@ -102,11 +103,11 @@ impl Target {
     fn uri(&self, topic: &str) -> Result<Uri, Fault> {
         // Encoded or not, these two walk up the path.
         if self.by_topic() && matches!(topic, "." | "..") {
-            return Err(Fault::new("http.topic", "the topic would walk up the path of the URL"));
+            return Err(Fault::new(&codes::TOPIC, "the topic would walk up the path of the URL"));
         }
         let topic = utf8_percent_encode(topic, IN_PATH).to_string();
         // hyper takes no more than 64 KiB.
-        self.path.join(&topic).parse().map_err(|_| Fault::new("http.topic", "the topic makes no URL"))
+        self.path.join(&topic).parse().map_err(|_| Fault::new(&codes::TOPIC, "the topic makes no URL"))
     }
 }
 
@@ -166,7 +167,7 @@ impl Template {
         for (name, value) in values.into_iter().filter_map(|(name, value)| Some((name, value?))) {
             // What is encoded is visible ASCII, so this does not happen.
             let value =
-                HeaderValue::try_from(value).map_err(|_| Fault::new("http.header", "a header takes no value"))?;
+                HeaderValue::try_from(value).map_err(|_| Fault::new(&codes::HEADER, "a header takes no value"))?;
             to.insert(HeaderName::from_static(name), value);
         }
         to.insert(HOST, self.target.authority.clone());
