@@ -8,7 +8,7 @@ use super::{Content, Finding, LEASE, Lab, Letter, Moves, Seen, append, deliver, 
 use crate::clock::Deadline;
 use crate::lane::Epoch;
 use crate::message::{Messages, Timestamp};
-use crate::outcome::{AppendError, Outcome};
+use crate::outcome::{AppendError, Fault, Meaning, Outcome};
 use crate::sink::{OpenError, Opening, Part};
 use crate::source::Opaque;
 
@@ -318,8 +318,14 @@ async fn an_unacceptable_message_is_told_and_its_key_waits(lab: &Lab<'_>) -> Res
     let letters = [letter("1", "a"), bad.clone(), letter("2", "b"), letter("3", "a")];
     let mut lane = lab.open(0, 1, Opening::First).await?;
     let outcomes = append(&mut lane, &letters, Moves(0, 1), &Deadline::after(LEASE)).await;
-    let Ok(outcomes) = outcomes else {
-        return Err(format!("a message is at fault, and not the sink: {outcomes:?}"));
+    let outcomes = match outcomes {
+        Ok(outcomes) => outcomes,
+        // It may not say which, and then has written nothing.
+        Err(AppendError::Refused(fault)) => {
+            means(&fault, Meaning::Reject)?;
+            vec![Outcome::NotTried; letters.len()]
+        }
+        Err(error) => return Err(format!("a message is at fault, and not the sink: {error:?}")),
     };
     ensure(outcomes.len() == letters.len(), || format!("{} messages, {} outcomes", letters.len(), outcomes.len()))?;
     let done: Vec<Letter> =
@@ -330,9 +336,20 @@ async fn an_unacceptable_message_is_told_and_its_key_waits(lab: &Lab<'_>) -> Res
     ensure(!lab.declared.keeps_position || done.is_empty(), || format!("neither all nor nothing: {outcomes:?}"))?;
     lab.expect(&done).await?;
     let alone = append(&mut lane, std::slice::from_ref(&bad), Moves(0, 1), &Deadline::after(LEASE)).await;
-    ensure(matches!(alone.as_deref(), Ok([Outcome::Rejected(_)])), || format!("alone: {alone:?}"))?;
+    match alone.as_deref() {
+        Ok([Outcome::Rejected(fault)]) | Err(AppendError::Refused(fault)) => means(fault, Meaning::Reject)?,
+        _ => return Err(format!("alone: {alone:?}")),
+    }
     lab.expect(&done).await?;
     Ok(Finding::Held)
+}
+
+/// The code says what an error means, and an answer says no other thing.
+fn means(fault: &Fault, meaning: Meaning) -> Result<(), Seen> {
+    let code = fault.code();
+    ensure(code.meaning == meaning, || {
+        format!("{} means {}, and not {}", code.name, code.meaning.name(), meaning.name())
+    })
 }
 
 async fn an_unreachable_destination_is_down(lab: &Lab<'_>) -> Result<Finding, Seen> {
@@ -340,7 +357,8 @@ async fn an_unreachable_destination_is_down(lab: &Lab<'_>) -> Result<Finding, Se
         return Ok(Finding::NotPromised("there is nothing that could be out of reach"));
     };
     let answer = sink.open(&lab.grant(0, 1)?, Opening::First).await.err();
-    ensure(matches!(answer, Some(OpenError::SinkDown(_))), || format!("opening: {answer:?}"))?;
+    let Some(OpenError::SinkDown(fault)) = answer else { return Err(format!("opening: {answer:?}")) };
+    means(&fault, Meaning::Down)?;
     let answer = sink.probe().await.err();
     ensure(answer.is_some(), || "the probe says that it can be used".to_owned())?;
     Ok(Finding::Held)
