@@ -44,7 +44,8 @@
 //! * A process: [`replica`]. The path of a message: [`relay`] and its four files `claim`, `read`, `publish`, `acknowledge`.
 //! * The two seams: [`source`] (where messages come from, and where it is written how far each lane is) and [`sink`]. The
 //!   outbox is `source/native`: `sight` looks for targets, `read` carries out the plan, `rows` makes messages of rows. A table
-//!   that others made is `source/table`: `look` finds its pending rows, `fetch` makes messages of them, `mark` marks them.
+//!   that others made is `source/table`: `look` finds its pending rows, `fetch` makes messages of them, `mark` marks them. What each
+//!   error of a sink means is said in [`outcome::codes`].
 //! * Around it: [`adopt`], [`clock`], [`config`], `connection` with `dsn` and `tls`, [`control`], `error`, [`mod@send`],
 //!   [`housekeeping`], [`metrics`], [`migrate`], [`observe`], `thread`, [`vitals`], and [`sql`], which lists every statement.
 //!
