@@ -297,6 +297,46 @@ create view pgbaton.newest as
 create view pgbaton.in_outbox as
   select n.* from pgbaton.newest n join pgbaton.relay r on r.name = n.relay where r.adopted is null;
 
+-- Messages that were set aside: tried again later, waiting behind one of their key that is, or given up. A position passes a
+-- message only in the transaction that puts it here. Of each key the first one is tried; a message without a key is by itself.
+create table pgbaton.parked (
+  relay        text        not null,
+  id           text        not null,  -- the message id
+  hash         bigint      not null,  -- of the key, as in the outbox
+  number       bigint      not null generated always as identity,  -- the order within a key
+  -- Where it stands in the outbox; null for an adopted table's, which is found by its row's id, and whose content stays there.
+  xid          xid8,
+  log_id       bigint,
+  row_id       text[],
+  topic        text        not null,
+  key          text,
+  headers      json,
+  payload      bytea,
+  payload_json json,
+  size         integer     not null,
+  created_at   timestamptz not null,
+  attempts     integer     not null default 0,
+  -- When it is tried next, by this server's clock. Null while it waits behind another one of its key, and once it is dead.
+  next_at      timestamptz,
+  first_at     timestamptz,           -- the first and the last attempt
+  last_at      timestamptz,
+  code         text,                  -- of the last fault
+  faults       jsonb       not null default '[]',  -- the last ten: when, code, text, replica
+  dead_at      timestamptz,
+  -- Later messages of its key wait behind it: always, but for a dead one that they go past.
+  holds        boolean     not null default true,
+  parked_at    timestamptz not null default pg_catalog.clock_timestamp(),
+  primary key (relay, id),
+  check ((xid is null) = (log_id is null) and (log_id is null) <> (row_id is null)),
+  check (next_at is null or dead_at is null),
+  check (holds or dead_at is not null)
+) with (fillfactor = 80);
+create index parked_key on pgbaton.parked (relay, hash, number) where holds;                      -- who waits behind whom
+create unique index parked_head on pgbaton.parked (relay, hash) where next_at is not null;        -- one of each key is tried
+create index parked_due on pgbaton.parked (relay, next_at) where next_at is not null;
+create index parked_lane on pgbaton.parked (relay, (hash & 4095)) where holds;  -- no relay has more lanes
+create index parked_row on pgbaton.parked (relay, row_id) where row_id is not null;
+
 -- Who still needs a segment, or why it is kept; null if nobody does. A lane has passed it when everything in it is visible
 -- in S: the greatest transaction id lies below xmax(S), and none of xip(S) is in it. Or visible in T and not above `last`.
 -- (In PL/pgSQL: each statement sees what committed before it. The settings make each look one walk down an index.)
@@ -455,6 +495,10 @@ begin
     adopted = coalesce((
       select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace
       where format('"%s"."%s"', replace(n.nspname, '"', '""'), replace(c.relname, '"', '""')) = r.definition ->> 'table'), r.adopted);
+  -- What is delivered anyway is read from the outbox, in its order; of all else every position has passed the message.
+  delete from pgbaton.parked p using pgbaton.outbox o
+    where o.id = p.log_id and o.message_id::text = p.id and o.xid = pg_current_xact_id() and p.dead_at is null;
+  update pgbaton.parked p set xid = '3' where p.xid is not null;
   delete from pgbaton.position;
   insert into pgbaton.position (leaf, relay, lane, epoch, seq, batch, consumed, floor, last)
     select f.leaf, l.relay, l.lane, l.epoch, 0, coalesce((batches ->> (l.relay || ' ' || l.lane))::bigint, 0),

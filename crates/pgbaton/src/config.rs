@@ -16,11 +16,13 @@ use crate::error::{Error, Kind};
 use crate::lane::RelayName;
 use crate::relay::{LANES, Limits, MOST_LANES, Pace, RelaySpec, Start};
 use crate::replica::{DRAIN, LEAST_TTL, MOST_TTL, ReplicaSpec, TTL};
+use crate::retry::Policy;
 use crate::source::SourceSpec;
 
 mod adopted;
 mod file;
 mod overrides;
+mod retry;
 mod section;
 mod sink;
 mod source;
@@ -94,6 +96,7 @@ struct RelayFields {
     sink: Option<sink::SinkFields>,
     limits: Limits,
     pace: Pace,
+    policy: Policy,
     wake: bool,
     resend_lost: bool,
 }
@@ -192,6 +195,7 @@ impl Config {
                 sink: relay.sink.ok_or_else(missing)?.build(),
                 limits: relay.limits,
                 pace: relay.pace,
+                policy: relay.policy,
                 wake: relay.wake,
                 resend_lost: relay.resend_lost,
             });
@@ -358,6 +362,7 @@ fn relay(replica: &str, name: &str, mut section: Section<'_>, ttl: Duration, pro
         acknowledge_idle: section.duration("acknowledge_idle", pace.acknowledge_idle),
         retry_cap: section.duration("retry_cap", pace.retry_cap),
     };
+    let policy = retry::read(&mut section, problems);
     let wake = section.boolean("wake", false);
     let on_sink_loss = section.string("on_sink_loss").unwrap_or_else(|| "stop".into());
     if !matches!(on_sink_loss.as_str(), "stop" | "resend") {
@@ -375,6 +380,7 @@ fn relay(replica: &str, name: &str, mut section: Section<'_>, ttl: Duration, pro
         sink,
         limits,
         pace,
+        policy,
         wake,
         resend_lost: on_sink_loss == "resend",
     }

@@ -92,6 +92,8 @@ pub struct Metrics {
     repeated: AtomicU64,
     retried: AtomicU64,
     rejected: AtomicU64,
+    set_aside: AtomicU64,
+    dead: AtomicU64,
     sink_failures: AtomicU64,
     acknowledgements: AtomicU64,
     changed: AtomicU64,
@@ -119,6 +121,8 @@ impl Default for Metrics {
             repeated: AtomicU64::new(0),
             retried: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
+            set_aside: AtomicU64::new(0),
+            dead: AtomicU64::new(0),
             sink_failures: AtomicU64::new(0),
             acknowledgements: AtomicU64::new(0),
             changed: AtomicU64::new(0),
@@ -157,6 +161,10 @@ pub struct Counts {
     pub retried: u64,
     /// [`names::REJECTED`]
     pub rejected: u64,
+    /// Messages that were set aside, to be tried again, each time that they were.
+    pub set_aside: u64,
+    /// Messages that were given up.
+    pub dead: u64,
     /// [`names::SINK_FAILURES`]
     pub sink_failures: u64,
     /// [`names::ACKNOWLEDGEMENTS`]
@@ -192,6 +200,14 @@ impl Metrics {
 
     pub(crate) fn retried(&self) {
         self.retried.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_aside(&self) {
+        self.set_aside.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn dead(&self) {
+        self.dead.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn rejected(&self) {
@@ -308,6 +324,8 @@ impl Metrics {
             repeated: read(&self.repeated),
             retried: read(&self.retried),
             rejected: read(&self.rejected),
+            set_aside: read(&self.set_aside),
+            dead: read(&self.dead),
             sink_failures: read(&self.sink_failures),
             acknowledgements: read(&self.acknowledgements),
             changed: read(&self.changed),

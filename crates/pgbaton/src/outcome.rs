@@ -82,6 +82,12 @@ impl Fault {
         Self { code, text }
     }
 
+    /// What it says for a person.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// What kind of error it is, and with that what it means.
     #[must_use]
     pub fn code(&self) -> &'static Code {

@@ -11,7 +11,7 @@
 //! `claim` stands beside them: it decides which lanes run here, and starts and stops their tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,21 +19,24 @@ use tokio::sync::{Notify, OnceCell, Semaphore, mpsc};
 
 use crate::clock;
 use crate::error::{Error, Kind};
-use crate::lane::{Grant, Lane, RelayName, ReplicaId};
+use crate::lane::{Grant, RelayName, ReplicaId};
 use crate::lease::BootInstant;
 use crate::metrics::Metrics;
 use crate::observe::Observe;
-use crate::outcome::Fault;
-use crate::retry::Backoff;
+use crate::retry::Policy;
 use crate::sink::{Capabilities, ProbeError, Sink};
 use crate::source::{Batch, Memory, Room, Source, SourceSpec, Stint};
 
 mod acknowledge;
 pub(crate) mod claim;
+mod hand_over;
 mod held;
+mod outage;
 mod publish;
 mod read;
 mod wake;
+
+pub(crate) use outage::Outage;
 
 /// Batches a lane is read ahead by. Those without messages weigh nothing else, and a lane that is held takes none.
 const BATCHES_QUEUED: usize = 64;
@@ -61,6 +64,8 @@ pub struct RelaySpec {
     pub limits: Limits,
     /// How often it does what.
     pub pace: Pace,
+    /// How often a message is tried that the sink does not take.
+    pub policy: Policy,
     /// Whether to listen for `pgbaton wake`'s notifications besides polling.
     pub wake: bool,
     /// Whether to send again what a sink has lost; if not, the lane stops until an operator decides.
@@ -92,6 +97,7 @@ impl RelaySpec {
             sink: Arc::new(sink),
             limits: Limits::default(),
             pace: Pace::default(),
+            policy: Policy::default(),
             wake: false,
             resend_lost: false,
         })
@@ -367,6 +373,10 @@ pub(crate) struct Flow {
     in_flight: AtomicUsize,
     /// Since when it has had nothing to publish, in nanoseconds since boot; 0 while it has.
     idle_since: AtomicI64,
+    /// From when on it takes a batch of messages that were set aside, in nanoseconds since boot: never while it has one.
+    retries_from: AtomicI64,
+    /// What was dealt with and is written, in batches.
+    written: AtomicU64,
     /// Told when a position was written.
     pub(crate) acknowledged: Notify,
     /// What was handed to the sink cannot be acknowledged until a person has decided.
@@ -385,6 +395,8 @@ impl Flow {
             outstanding: AtomicUsize::new(0),
             in_flight: AtomicUsize::new(0),
             idle_since: AtomicI64::new(nanos(clock::now())),
+            retries_from: AtomicI64::new(0),
+            written: AtomicU64::new(0),
             acknowledged: Notify::new(),
             held: AtomicBool::new(false),
         };
@@ -399,6 +411,9 @@ impl Flow {
         if !batch.messages.is_empty() {
             self.idle_since.store(0, Ordering::Relaxed);
         }
+        if batch.is_retry() {
+            self.retries_from.store(i64::MAX, Ordering::Relaxed);
+        }
         // A lane that has just ended takes no more; what it was given is read again by its next owner.
         let _ = self.queue.send(batch);
     }
@@ -410,6 +425,11 @@ impl Flow {
     /// A batch of so many bytes has been dealt with.
     pub(crate) fn let_go(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Messages that were read and not handed to the sink.
+    pub(crate) fn waiting(&self) -> usize {
+        self.outstanding.load(Ordering::Relaxed).saturating_sub(self.in_flight())
     }
 
     pub(crate) fn idle(&self) {
@@ -433,8 +453,19 @@ impl Flow {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// A written position covers these messages.
-    pub(crate) fn covered(&self, messages: usize) {
+    /// From this moment on it takes another batch of messages that were set aside.
+    pub(crate) fn retries_from(&self, at: BootInstant) {
+        self.retries_from.store(nanos(at), Ordering::Relaxed);
+    }
+
+    /// So many batches are dealt with and written.
+    pub(crate) fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// A written position covers these messages, and so many batches.
+    pub(crate) fn covered(&self, messages: usize, batches: u64) {
+        self.written.fetch_add(batches, Ordering::Relaxed);
         self.in_flight.fetch_sub(messages, Ordering::Relaxed);
         self.outstanding.fetch_sub(messages, Ordering::Relaxed);
         self.held.store(false, Ordering::Relaxed);
@@ -450,7 +481,8 @@ impl Flow {
             0 => None,
             nanos => Some(BootInstant::from_boot(Duration::from_nanos(u64::try_from(nanos).unwrap_or_default()))),
         };
-        Room { grant: self.grant.clone(), room, idle_since }
+        let retries = nanos(clock::now()) >= self.retries_from.load(Ordering::Relaxed);
+        Room { grant: self.grant.clone(), room, idle_since, retries }
     }
 }
 
@@ -458,94 +490,10 @@ fn nanos(at: BootInstant) -> i64 {
     i64::try_from(at.since_boot().as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// A sink that is down: all lanes of the relay back off together, and no message is blamed.
-pub(crate) struct Outage(Mutex<OutageState>, Arc<Metrics>);
-
-struct OutageState {
-    backoff: Backoff,
-    until: Option<BootInstant>,
-    /// Lanes whose last call failed. The sink is down as long as there are any: one that is let in says nothing of the others.
-    failing: BTreeSet<i32>,
-    /// It may have been down before: nobody has asked yet.
-    unknown: bool,
-}
-
-impl Outage {
-    pub(crate) fn new(cap: Duration, metrics: Arc<Metrics>) -> Self {
-        let backoff = Backoff::new(Duration::from_millis(50), cap);
-        Self(Mutex::new(OutageState { backoff, until: None, failing: BTreeSet::new(), unknown: true }), metrics)
-    }
-
-    fn with<T>(&self, f: impl FnOnce(&mut OutageState) -> T) -> T {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// A call of this lane failed. Lanes that fail during one pause do not make it longer.
-    pub(crate) fn failed(&self, lane: &Lane, fault: &Fault) {
-        self.1.sink_is_down(fault);
-        let relay = &lane.relay;
-        let pause = self.with(|state| {
-            state.failing.insert(lane.number);
-            let now = clock::now();
-            if state.until.is_some_and(|until| now < until) {
-                return None;
-            }
-            let pause = state.backoff.next(rand::random());
-            state.until = Some(now.after(pause));
-            Some(pause)
-        });
-        if let Some(pause) = pause {
-            tracing::warn!(%relay, %fault, ?pause, "the sink is down; nothing is lost, trying again after the pause");
-        }
-    }
-
-    /// The sink took messages of this lane.
-    pub(crate) fn over(&self, lane: &Lane) {
-        self.with(|state| {
-            state.backoff.reset();
-            state.until = None;
-        });
-        self.answered(lane);
-    }
-
-    /// The sink has opened this lane. Whether it takes messages shows only when it is given some.
-    pub(crate) fn answered(&self, lane: &Lane) {
-        self.no_longer_failing(lane, true);
-    }
-
-    /// This lane calls no more.
-    pub(crate) fn gone(&self, lane: &Lane) {
-        self.no_longer_failing(lane, false);
-    }
-
-    fn no_longer_failing(&self, lane: &Lane, answered: bool) {
-        let is_up = self.with(|state| {
-            let failed = state.failing.remove(&lane.number);
-            let unknown = answered && std::mem::take(&mut state.unknown);
-            (failed || unknown) && state.failing.is_empty()
-        });
-        if is_up {
-            self.1.sink_is_up();
-        }
-    }
-
-    /// Returns at the end of the pause, if there is one. Cancel-safe.
-    pub(crate) async fn wait(&self) {
-        while let Some(until) = self.with(|state| state.until) {
-            let now = clock::now();
-            if now >= until {
-                return;
-            }
-            tokio::time::sleep(until.since(now)).await;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::lane::{Epoch, Lane};
-    use crate::outcome::codes;
 
     fn batch(memory: &Arc<Memory>, grant: &Grant, stint: Stint) -> Batch {
         Batch::empty(grant.clone(), stint, memory)
@@ -568,21 +516,5 @@ mod tests {
         flows.remove(&grant);
         flows.enqueue(batch(&memory, &grant, Stint(2)));
         assert!(batches.try_recv().is_err());
-    }
-
-    #[test]
-    fn a_sink_is_down_until_no_lane_fails() {
-        let metrics = Arc::new(Metrics::default());
-        let outage = Outage::new(Duration::from_secs(1), Arc::clone(&metrics));
-        let lane = |number| Lane { relay: RelayName::new("orders").unwrap(), number, of: 16 };
-        let fault = Fault::new(&codes::sink::SILENT, "x");
-        outage.failed(&lane(1), &fault);
-        let since = metrics.counts().sink_down;
-        outage.failed(&lane(2), &fault);
-        outage.answered(&lane(3));
-        outage.answered(&lane(1));
-        assert_eq!(metrics.counts().sink_down, since);
-        outage.gone(&lane(2));
-        assert_eq!(metrics.counts().sink_down, None);
     }
 }

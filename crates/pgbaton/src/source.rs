@@ -19,11 +19,13 @@ mod batch;
 mod brought;
 mod flush;
 pub mod native;
+mod parked;
 mod patience;
 mod settle;
 pub mod table;
 
-pub use batch::{Batch, HeldMessages, Memory};
+pub use batch::{Batch, HeldMessages, Memory, Parking};
+pub use parked::Failed;
 use table::TableSpec;
 
 /// Where messages come from.
@@ -71,6 +73,13 @@ pub trait Source: Send + Sync {
     /// After an error, or when the call was dropped, it may be repeated: no lane has moved past a message that was not
     /// returned.
     async fn read(&self, lanes: &[Room], budget: &Budget) -> Result<Read, Error>;
+
+    /// Which messages of a batch wait behind one of their key that is set aside, by their places: one look-up at most, and none at
+    /// all where nothing of the lane is. Only those count that are written: a batch with which something is set aside is awaited.
+    ///
+    /// # Errors
+    /// Nothing is known then; it may be asked again.
+    async fn held(&self, batch: &Batch) -> Result<Vec<usize>, Error>;
 
     /// Writes how far lanes have been dealt with, each only if it is still held under the given epoch, in the
     /// incarnation its bookmark names. Where a bookmark does not cover those before it, several of one lane come in order, and
@@ -202,6 +211,8 @@ pub struct Room {
     pub room: bool,
     /// Since when it has had nothing to publish; `None` while it has.
     pub idle_since: Option<BootInstant>,
+    /// Whether it takes messages that were set aside and are due: one batch of them at a time.
+    pub retries: bool,
 }
 
 /// How much one read may bring.
@@ -262,6 +273,8 @@ pub struct Dealt {
     pub batch: i64,
     /// How far it is.
     pub next: Bookmark,
+    /// What becomes of messages that are set aside, in the same transaction.
+    pub parked: Parking,
 }
 
 /// What became of one lane's acknowledgement.

@@ -8,7 +8,7 @@ use pgbaton::Database;
 use pgbaton::lane::{Epoch, Grant, Lane, RelayName, ReplicaId};
 use pgbaton::position::Incarnation;
 use pgbaton::source::native::{NativeSource, NativeSpec};
-use pgbaton::source::{Acknowledged, Bookmark, Budget, Dealt, Next, Opaque, Opened, Room, Source, Stint};
+use pgbaton::source::{Acknowledged, Bookmark, Budget, Dealt, Next, Opaque, Opened, Parking, Room, Source, Stint};
 use proof::fixture::Fixture;
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
@@ -252,7 +252,7 @@ impl Holder {
     pub fn dealt(&self, lane: i32) -> Dealt {
         let held = &self.held[&lane];
         let next = held.next.clone().expect("nothing was read");
-        Dealt { grant: held.grant.clone(), stint: held.stint, batch: held.batch, next }
+        Dealt { grant: held.grant.clone(), stint: held.stint, batch: held.batch, next, parked: Parking::default() }
     }
 
     /// One call of `read`.
@@ -262,7 +262,7 @@ impl Holder {
         let rooms: Vec<Room> = self
             .held
             .values()
-            .map(|held| Room { grant: held.grant.clone(), room: held.room, idle_since: long_ago })
+            .map(|held| Room { grant: held.grant.clone(), room: held.room, idle_since: long_ago, retries: true })
             .collect();
         let budget = Budget { bytes: 8 << 20, one_more: true, batch_messages: 1_000, batch_bytes: 1 << 20 };
         let read = self.source.read(&rooms, &budget).await?;

@@ -39,6 +39,8 @@ mod operator;
 #[cfg(test)]
 mod order;
 #[cfg(test)]
+mod parked;
+#[cfg(test)]
 mod pause;
 #[cfg(test)]
 mod pinning;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use pgbaton::lane::RelayName;
 use pgbaton::relay::{Limits, Pace, RelaySpec, Start};
 use pgbaton::replica::{Replica, ReplicaSpec};
+use pgbaton::retry::Policy;
 use pgbaton::sink::Sink;
 use pgbaton::source::SourceSpec;
 use pgbaton::{Database, Error};
@@ -48,6 +49,7 @@ impl Setup {
 
     fn relay(&self, name: &str, sink: Arc<dyn Sink>) -> RelaySpec {
         RelaySpec {
+            policy: Policy::default(),
             name: RelayName::new(name).unwrap(),
             source: SourceSpec::Native,
             lanes: self.lanes,

@@ -46,6 +46,8 @@ struct Pending {
     dealt: VecDeque<Dealt>,
     stint: Stint,
     messages: usize,
+    /// How many batches that is.
+    batches: u64,
     /// Told when it is written.
     flushed: Vec<oneshot::Sender<()>>,
     /// When it could not be written, though others could.
@@ -133,14 +135,24 @@ impl Writer {
     fn dealt(&mut self, dealt: Dealt, messages: usize, awaited: bool) -> Instant {
         let pace = &self.relay.spec.pace;
         let now = Instant::now();
-        let none =
-            || Pending { dealt: VecDeque::new(), stint: dealt.stint, messages: 0, flushed: Vec::new(), again: None };
+        let none = || Pending {
+            dealt: VecDeque::new(),
+            stint: dealt.stint,
+            messages: 0,
+            batches: 0,
+            flushed: Vec::new(),
+            again: None,
+        };
         let pending = self.pending.entry(dealt.grant.clone()).or_insert_with(none);
-        if self.relay.source.covers_earlier() {
-            pending.dealt.clear();
+        let mut dealt = dealt;
+        if self.relay.source.covers_earlier()
+            && let Some(earlier) = pending.dealt.pop_back()
+        {
+            dealt.parked.follow(earlier.parked);
         }
         pending.dealt.push_back(dealt);
         pending.messages += messages;
+        pending.batches += 1;
         match &pending.again {
             Some(again) => again.at,
             // Before the lane has to wait for it.
@@ -245,7 +257,7 @@ impl Writer {
             tracing::info!(%grant, "what was delivered is acknowledged; the lane goes on");
         }
         if let Some(flow) = self.relay.flows.get(grant, pending.stint) {
-            flow.covered(pending.messages);
+            flow.covered(pending.messages, pending.batches);
             self.relay.flows.room.notify_one();
         }
         for done in pending.flushed {

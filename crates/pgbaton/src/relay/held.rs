@@ -13,12 +13,9 @@ use crate::reminder::Reminder;
 /// A sink that has asked for a later attempt for so long does not recover alone.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What the sink said of the first message of a batch that it did not take. The rest waits for that one; several that were
-/// refused together may be without fault but for one.
+/// What the sink said of the first message of a batch that it did not take.
 pub(super) struct Refusal<'a> {
     pub(super) fault: &'a Fault,
-    /// It can never take it.
-    pub(super) rejected: bool,
     pub(super) message: &'a str,
     pub(super) topic: &'a str,
     /// How many of the batch are left.
@@ -44,14 +41,9 @@ impl Held {
         if !self.told.is_due(refusal.fault.code().name, now) {
             return;
         }
-        let Refusal { fault, rejected, message: message_id, topic, left } = *refusal;
+        let Refusal { fault, message: message_id, topic, left } = *refusal;
         let held = now.since(self.since);
-        if rejected {
-            tracing::error!(
-                %grant, %fault, batch, message_id, topic, left, ?pause, ?held,
-                "the sink rejects a message; its lane is held until the sink takes it"
-            );
-        } else if held >= PATIENCE {
+        if held >= PATIENCE {
             tracing::error!(
                 %grant, %fault, batch, message_id, topic, left, ?pause, ?held,
                 "the sink has asked to try again for minutes; its lane is held until the sink takes it"

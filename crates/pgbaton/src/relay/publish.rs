@@ -1,27 +1,32 @@
 //! One lane from being opened to being given back: settles what the sink has, then hands it batch after batch.
 //!
 //! One batch at a time. Every wait ends when the lease does; every write is preceded by a look at the clock, in the sink
-//! itself. Nothing is skipped: a message that the sink does not take holds its lane.
+//! itself. What becomes of a message that the sink does not take: `hand_over`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::acknowledge::Note;
-use super::held::{Held, Refusal};
+use super::hand_over::Handed;
+use super::held::Held;
 use super::{Flow, Relay};
-use crate::clock::{Deadline, SharedLease};
+use crate::clock::{self, Deadline, SharedLease};
 use crate::error::{Error, Kind};
 use crate::faults;
 use crate::history;
 use crate::lane::{Epoch, Grant};
-use crate::observe::Answered;
-use crate::outcome::{AppendError, Outcome};
 use crate::position::Incarnation;
+use crate::reminder::Reminder;
 use crate::retry::Backoff;
-use crate::sink::{OpenError, OpenLane, Opening, Part, ProbeError};
-use crate::source::{Batch, Bookmark, Dealt, Opaque, Opened, SourceSpec};
+use crate::sink::{OpenError, OpenLane, Opening, ProbeError};
+use crate::source::{Batch, Opaque, Opened, SourceSpec};
+
+/// After a batch of messages that had been set aside of which none was delivered, the lane has none for so many times as long as it
+/// took.
+const FAILING_REST: u32 = 19;
 
 /// What a lane is started with.
 pub(crate) struct LaneStart {
@@ -137,7 +142,13 @@ async fn take_up(start: &mut LaneStart, deadline: Deadline, told_of: Arc<history
         deadline,
         told_of,
         orders: start.orders.clone(),
+        ahead: None,
+        messages: 0,
+        bytes: 0,
+        dealt: 0,
+        awaits: false,
         held: None,
+        told: Reminder::default(),
     })
 }
 
@@ -178,7 +189,7 @@ fn settled(relay: &Relay, grant: &Grant, opened: &Opened) -> Result<i64, LaneEnd
 }
 
 /// One try at opening the sink. `None`: it is down, and the relay has paused.
-async fn open_sink(
+pub(super) async fn open_sink(
     relay: &Relay,
     grant: &Grant,
     opening: Opening,
@@ -206,20 +217,6 @@ async fn open_sink(
     Ok(None)
 }
 
-/// How far the lane is after this batch.
-fn bookmark(batch: &Batch) -> Result<Bookmark, LaneEnd> {
-    batch.bookmark().map_err(LaneEnd::Refused)
-}
-
-/// A refusal that names no message, as one outcome of each: of several, those without fault may be taken later.
-fn of_each(answer: Result<Vec<Outcome>, AppendError>, messages: usize) -> Result<Vec<Outcome>, AppendError> {
-    match answer {
-        Err(AppendError::Refused(fault)) if messages == 1 => Ok(vec![Outcome::Rejected(fault)]),
-        Err(AppendError::Refused(fault)) => Ok(vec![Outcome::Retry { after: None, fault }; messages]),
-        answer => answer,
-    }
-}
-
 /// Returns when the lane is to be drained, or nobody is left to say so. Cancel-safe.
 async fn drained(orders: &mut watch::Receiver<Order>) {
     // An error means that the sender is gone: the same as an order to end.
@@ -227,26 +224,49 @@ async fn drained(orders: &mut watch::Receiver<Order>) {
 }
 
 /// The same for a lane that is not settled: it is not open yet, or it is not known what its sink has.
-async fn given_up(orders: &mut watch::Receiver<Order>) {
+pub(super) async fn given_up(orders: &mut watch::Receiver<Order>) {
     let _ = orders.wait_for(|order| *order == Order::Drain).await;
 }
 
-struct LaneTask {
-    relay: Arc<Relay>,
-    flow: Arc<Flow>,
-    batches: mpsc::UnboundedReceiver<Batch>,
+/// What was taken out of the queue already, or the next one in it. Cancel-safe.
+async fn next_batch(
+    ahead: &mut Option<Batch>,
+    batches: &mut mpsc::UnboundedReceiver<Batch>,
+    flow: &Flow,
+) -> Option<Batch> {
+    match ahead.take() {
+        Some(batch) => Some(batch),
+        None => batches.recv().await.inspect(|_| flow.dequeued()),
+    }
+}
+
+pub(super) struct LaneTask {
+    pub(super) relay: Arc<Relay>,
+    pub(super) flow: Arc<Flow>,
+    pub(super) batches: mpsc::UnboundedReceiver<Batch>,
     /// None while it is opened again: there are never two open lanes for one grant.
-    sink: Option<Box<dyn OpenLane>>,
+    pub(super) sink: Option<Box<dyn OpenLane>>,
     /// What the sink was last known to hold.
-    holds: Option<Opaque>,
-    /// The number of the last batch that was handed to it.
-    batch: i64,
-    deadline: Deadline,
+    pub(super) holds: Option<Opaque>,
+    /// The number of the last batch that it has taken.
+    pub(super) batch: i64,
+    pub(super) deadline: Deadline,
     /// For the history.
-    told_of: Arc<history::Held>,
-    orders: watch::Receiver<Order>,
+    pub(super) told_of: Arc<history::Held>,
+    pub(super) orders: watch::Receiver<Order>,
+    /// Taken out of the queue, and still to be dealt with.
+    ahead: Option<Batch>,
+    /// Of the batch in hand, and of those that were taken into it: messages of its present part, and bytes.
+    messages: usize,
+    bytes: usize,
+    /// How many batches were dealt with in this stint.
+    dealt: u64,
+    /// Nothing is handed over before the last of these is written.
+    awaits: bool,
     /// While a message holds the lane.
-    held: Option<Held>,
+    pub(super) held: Option<Held>,
+    /// What was told of messages that are set aside.
+    pub(super) told: Reminder,
 }
 
 impl LaneTask {
@@ -256,22 +276,45 @@ impl LaneTask {
                 biased;
                 () = self.deadline.over() => return LaneEnd::Stopped,
                 () = drained(&mut self.orders) => return self.drain().await,
-                batch = self.batches.recv() => batch,
+                batch = next_batch(&mut self.ahead, &mut self.batches, &self.flow) => batch,
             };
             // The reader's end is held by this task's own flow.
             let Some(batch) = batch else { return LaneEnd::Reopen };
-            self.flow.dequeued();
             self.relay.flows.room.notify_one();
-            let bytes = batch.messages.bytes();
+            self.bytes = batch.messages.bytes();
             if let Err(end) = self.deal_with(batch).await {
                 // A lane ordered to drain in the middle of a batch gives back what it has finished.
                 return if matches!(end, LaneEnd::Drained) { self.drain().await } else { end };
             }
-            self.flow.let_go(bytes);
+            self.flow.let_go(self.bytes);
             if self.batches.is_empty() {
                 self.flow.idle();
             }
         }
+    }
+
+    /// Takes the lane's next batch into this one, to see whether the sink takes that. False if there is none, or it may not be handed
+    /// over yet.
+    pub(super) async fn try_more(&mut self, batch: &mut Batch) -> Result<bool, LaneEnd> {
+        if batch.is_retry() || self.keeps_position() || self.one_batch_at_a_time() {
+            return Ok(false);
+        }
+        let Some(mut next) =
+            self.ahead.take().or_else(|| self.batches.try_recv().ok().inspect(|_| self.flow.dequeued()))
+        else {
+            return Ok(false);
+        };
+        let messages = next.messages.len();
+        if next.is_retry() || (messages > 0 && self.flow.in_flight() + messages > self.relay.spec.limits.in_flight) {
+            self.ahead = Some(next);
+            return Ok(false);
+        }
+        self.leave_out_what_waits(&mut next, &HashSet::new()).await?;
+        self.flow.handed(messages);
+        self.messages += messages;
+        self.bytes += next.messages.bytes();
+        batch.extend(next);
+        Ok(true)
     }
 
     /// Nothing more is read for the lane, what was read and not handed out is dropped, and the position is written. As long as
@@ -289,25 +332,96 @@ impl LaneTask {
         }
     }
 
+    /// Hands over a batch, perhaps in parts, and tells what became of it.
     async fn deal_with(&mut self, batch: Batch) -> Result<(), LaneEnd> {
-        let messages = batch.messages.len();
-        if messages > 0 {
+        let (messages, retry, began) = (batch.messages.len(), batch.is_retry(), clock::now());
+        if messages > 0 || self.awaits {
             self.wait_for_acknowledgements(messages).await?;
-            self.batch += 1;
-            self.hand_over(&batch).await?;
         }
-        let (grant, stint, next) = (self.flow.grant.clone(), batch.stint, bookmark(&batch)?);
-        let dealt = Dealt { grant, stint, batch: self.batch, next };
+        self.flow.handed(messages);
+        let mut delivered = false;
+        // Of messages that had been set aside those of a key that fails wait behind it as before.
+        let mut failed = HashSet::new();
+        let mut parts = vec![(batch, messages)];
+        while let Some((mut part, messages)) = parts.pop() {
+            self.messages = messages;
+            self.leave_out_what_waits(&mut part, &failed).await?;
+            if let Handed::Divide = self.hand_over(&mut part).await? {
+                let rest = part.split_off(part.messages.len() / 2);
+                let of_rest = rest.messages.len();
+                parts.extend([(rest, of_rest), (part, messages - of_rest)]);
+                continue;
+            }
+            delivered |= !part.messages.is_empty();
+            failed.extend(part.failed_again());
+            self.deal(part, self.messages)?;
+            if !parts.is_empty() {
+                self.wait_for_acknowledgements(0).await?;
+            }
+        }
+        if retry {
+            self.wait_for_acknowledgements(0).await?;
+            let now = clock::now();
+            // What only fails takes no more than a twentieth of the lane's time.
+            self.flow.retries_from(if delivered { now } else { now.after(now.since(began) * FAILING_REST) });
+            self.relay.flows.room.notify_one();
+        }
+        Ok(())
+    }
+
+    /// All of it is delivered or set aside.
+    fn deal(&mut self, part: Batch, messages: usize) -> Result<(), LaneEnd> {
+        let changes_parked = part.changes_parked();
+        let dealt = part.into_dealt(self.batch).map_err(LaneEnd::Refused)?;
         faults::point("lane.delivered");
-        let awaited = messages > 0 && self.one_batch_at_a_time();
+        let awaited = changes_parked || (messages > 0 && self.one_batch_at_a_time());
+        self.awaits |= changes_parked;
+        self.dealt += 1;
         self.relay.dealt.send(Note::Dealt { dealt, messages, awaited }).map_err(|_| LaneEnd::Stopped)
     }
 
-    /// What may repeat after a crash is bounded: handed over, and not yet covered by a written position.
+    /// What waits behind a message that is set aside is set aside with it.
+    async fn leave_out_what_waits(&mut self, part: &mut Batch, failed: &HashSet<i64>) -> Result<(), LaneEnd> {
+        let waits: Vec<usize> = if part.is_retry() {
+            let of_failed = |(_, hash): &(usize, &i64)| failed.contains(hash);
+            part.hashes().iter().enumerate().filter(of_failed).map(|(place, _)| place).collect()
+        } else {
+            self.held(part).await?
+        };
+        if !waits.is_empty() {
+            part.set_aside(waits.into_iter().map(|place| (place, None)).collect());
+        }
+        Ok(())
+    }
+
+    /// Asked until there is an answer: without one nothing can be handed over in order.
+    async fn held(&mut self, part: &Batch) -> Result<Vec<usize>, LaneEnd> {
+        let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
+        loop {
+            let asked = tokio::select! {
+                biased;
+                () = self.deadline.over() => return Err(LaneEnd::Stopped),
+                asked = self.relay.source.held(part) => asked,
+            };
+            match asked {
+                Ok(held) => return Ok(held),
+                Err(error) if error.is_transient() => {
+                    self.relay.report("it could not be asked what is set aside; trying again", &error);
+                    self.pause(backoff.next(rand::random())).await?;
+                }
+                Err(error) => return Err(LaneEnd::Refused(error)),
+            }
+        }
+    }
+
+    /// What may repeat after a crash is bounded: handed over, and not yet covered by a written position. And what was set aside, or
+    /// tried again, is written before anything else is handed over.
     async fn wait_for_acknowledgements(&mut self, messages: usize) -> Result<(), LaneEnd> {
         let limit = self.relay.spec.limits.in_flight;
-        let is_full = |lane: &Self| lane.flow.in_flight() + messages > limit || lane.one_batch_at_a_time();
-        while self.flow.in_flight() > 0 && (self.flow.is_held() || is_full(self)) {
+        let is_full = |lane: &Self| lane.flow.in_flight() > 0 && lane.flow.in_flight() + messages > limit;
+        while self.flow.written() < self.dealt
+            && (self.awaits || self.flow.is_held() || self.one_batch_at_a_time() || (messages > 0 && is_full(self)))
+        {
             tokio::select! {
                 biased;
                 () = self.deadline.over() => return Err(LaneEnd::Stopped),
@@ -315,176 +429,25 @@ impl LaneTask {
                 () = self.flow.acknowledged.notified() => {}
             }
         }
+        self.awaits &= self.flow.written() < self.dealt;
         Ok(())
     }
 
     fn one_batch_at_a_time(&self) -> bool {
-        let keeps = self.relay.capabilities.get().is_some_and(|sink| sink.keeps_position);
-        self.relay.source.one_batch_at_a_time(keeps)
+        self.relay.source.one_batch_at_a_time(self.keeps_position())
     }
 
-    /// Hands one batch to the sink until every message of it is there.
-    async fn hand_over(&mut self, batch: &Batch) -> Result<(), LaneEnd> {
-        let mut backoff = Backoff::new(Duration::from_millis(100), self.relay.spec.pace.retry_cap);
-        let next = Opaque::new(self.batch, &bookmark(batch)?);
-        let mut left: Vec<usize> = (0..batch.messages.len()).collect();
-        self.flow.handed(batch.messages.len());
-        while !left.is_empty() {
-            let part = Part::whole(&batch.messages, self.holds.as_ref(), &next);
-            let part = if left.len() < batch.messages.len() { part.rest(&left) } else { part };
-            faults::point("lane.before_append");
-            let Some(sink) = &mut self.sink else { return Err(LaneEnd::Reopen) };
-            let began = self.relay.observer.is_some().then(SystemTime::now);
-            let call = async { of_each(sink.append(&part, &self.deadline).await, part.len()) };
-            let answer = tokio::select! {
-                biased;
-                () = self.deadline.over() => return Err(LaneEnd::Stopped),
-                answer = history::published(&self.told_of, self.batch, &part, call) => answer,
-            };
-            faults::point("lane.appended");
-            match answer {
-                Ok(outcomes) => {
-                    self.relay.outage.over(&self.flow.grant.lane);
-                    self.show(&part, &outcomes, began);
-                    let (refused, asked) = self.take_outcomes(&outcomes, &mut left, batch);
-                    if !left.is_empty() {
-                        let pause = asked.unwrap_or_default().max(backoff.next(rand::random()));
-                        if let Some(refusal) = refused {
-                            let held = self.held.get_or_insert_with(|| Held::new(&self.relay.metrics));
-                            held.tell(&self.flow.grant, self.batch, &refusal, pause);
-                        }
-                        self.pause(pause).await?;
-                    }
-                }
-                Err(error) => {
-                    if self.recover(&error, &next, &mut backoff).await? {
-                        self.relay.outage.over(&self.flow.grant.lane);
-                        let part = Part::whole(&batch.messages, None, &next).rest(&left);
-                        self.show(&part, &vec![Outcome::Delivered; part.len()], began);
-                        self.all_delivered(&mut left, batch);
-                    }
-                }
-            }
-        }
-        let keeps = self.relay.capabilities.get().is_some_and(|sink| sink.keeps_position);
-        self.holds = keeps.then_some(next);
-        if self.held.take().is_some() {
-            tracing::info!(grant = %self.flow.grant, batch = self.batch, "the sink took it; the lane goes on");
-        }
-        Ok(())
-    }
-
-    /// Shows an answer to whoever watches.
-    fn show(&self, part: &Part<'_>, outcomes: &[Outcome], began: Option<SystemTime>) {
-        if let (Some(observer), Some(began)) = (&self.relay.observer, began) {
-            observer.answered(&Answered { grant: &self.flow.grant, part, outcomes, began });
-        }
-    }
-
-    /// The sink turned out to have all that was left.
-    fn all_delivered(&self, left: &mut Vec<usize>, batch: &Batch) {
-        let metrics = &self.relay.metrics;
-        let mut tally = metrics.tally();
-        metrics.delivered(u64::try_from(left.len()).unwrap_or_default());
-        left.drain(..).filter_map(|message| batch.messages.created_at(message)).for_each(|at| tally.count(at));
-        metrics.took(&tally);
-    }
-
-    /// Counts outcomes and keeps in `left` what is not at the sink yet. Gives the first message that the sink refused, and the
-    /// longest pause that it asked for.
-    fn take_outcomes<'a>(
-        &self,
-        outcomes: &'a [Outcome],
-        left: &mut Vec<usize>,
-        batch: &'a Batch,
-    ) -> (Option<Refusal<'a>>, Option<Duration>) {
-        let metrics = &self.relay.metrics;
-        let mut tally = metrics.tally();
-        let (mut delivered, mut repeated, mut longest, mut refused) = (0, 0, None, None);
-        let tried = std::mem::take(left);
-        for (index, message) in tried.iter().enumerate() {
-            // A sink that answers for fewer messages than it was given has not answered for this one.
-            match outcomes.get(index).unwrap_or(&Outcome::NotTried) {
-                Outcome::Delivered => {
-                    delivered += 1;
-                    batch.messages.created_at(*message).into_iter().for_each(|at| tally.count(at));
-                    continue;
-                }
-                Outcome::Repeated => {
-                    repeated += 1;
-                    continue;
-                }
-                Outcome::Retry { after, fault } => {
-                    metrics.retried();
-                    longest = longest.max(*after);
-                    refused = refused.or(Some((*message, fault, false)));
-                }
-                Outcome::Rejected(fault) => {
-                    metrics.rejected();
-                    refused = refused.or(Some((*message, fault, true)));
-                }
-                Outcome::NotTried => {}
-            }
-            left.push(*message);
-        }
-        metrics.delivered(delivered);
-        metrics.repeated(repeated);
-        metrics.took(&tally);
-        let refusal = refused.and_then(|(message, fault, rejected)| {
-            let message = batch.messages.iter().nth(message)?;
-            Some(Refusal { fault, rejected, message: message.id, topic: message.topic, left: left.len() })
-        });
-        (refusal, longest)
+    pub(super) fn keeps_position(&self) -> bool {
+        self.relay.capabilities.get().is_some_and(|sink| sink.keeps_position)
     }
 
     /// Between attempts, and while it is not known what the sink has: a lane is not split then.
-    async fn pause(&mut self, pause: Duration) -> Result<(), LaneEnd> {
+    pub(super) async fn pause(&mut self, pause: Duration) -> Result<(), LaneEnd> {
         tokio::select! {
             biased;
             () = self.deadline.over() => Err(LaneEnd::Stopped),
             () = given_up(&mut self.orders) => Err(LaneEnd::Drained),
             () = tokio::time::sleep(pause) => Ok(()),
-        }
-    }
-
-    /// The call failed as a whole. True if it turns out that the sink has the batch.
-    async fn recover(&mut self, error: &AppendError, next: &Opaque, backoff: &mut Backoff) -> Result<bool, LaneEnd> {
-        match error {
-            AppendError::LeaseOver => return Err(LaneEnd::Stopped),
-            AppendError::Fenced { epoch } => return Err(LaneEnd::Fenced(*epoch)),
-            AppendError::Moved => return Err(LaneEnd::Reopen),
-            // A refusal is an answer of each message by now.
-            AppendError::SinkDown(fault) | AppendError::Refused(fault) => {
-                self.relay.outage.failed(&self.flow.grant.lane, fault);
-            }
-            AppendError::Ambiguous(fault) => {
-                tracing::warn!(grant = %self.flow.grant, %fault, batch = self.batch, "it is not known whether the sink has this batch");
-                // Of the lane's own: the sink may answer all others.
-                self.pause(backoff.next(rand::random())).await?;
-            }
-        }
-        self.relay.metrics.sink_failed();
-        self.reopen(next).await
-    }
-
-    /// Opens the lane at the sink again. True if the sink holds this batch.
-    async fn reopen(&mut self, next: &Opaque) -> Result<bool, LaneEnd> {
-        self.sink = None;
-        loop {
-            let (relay, grant) = (Arc::clone(&self.relay), self.flow.grant.clone());
-            let opened = tokio::select! {
-                biased;
-                () = self.deadline.over() => return Err(LaneEnd::Stopped),
-                () = given_up(&mut self.orders) => return Err(LaneEnd::Drained),
-                opened = open_sink(&relay, &grant, Opening::Again) => opened?,
-            };
-            let Some((sink, holds)) = opened else { continue };
-            self.sink = Some(sink);
-            if holds.as_ref() == Some(next) {
-                return Ok(true);
-            }
-            // It holds neither this batch nor the one before: what it holds has to be settled.
-            return if holds == self.holds { Ok(false) } else { Err(LaneEnd::Reopen) };
         }
     }
 }

@@ -1,16 +1,18 @@
 //! Messages of one lane that reach the sink in one go: which rows of the outbox they are, and how many bytes they hold.
 //!
-//! A batch can be divided, and messages can be left out of it: what it says of how far its lane is stays true.
+//! A batch can be divided, and messages can be set aside from it: what it says of how far its lane is stays true.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use super::native::LogRows;
-use super::table::TableRows;
-use super::{Bookmark, Stint};
+use super::parked::{Failed, Seen, TriedAgain};
+use super::table::{TableRows, TakenRow};
+use super::{Bookmark, Dealt, Stint};
 use crate::error::Error;
 use crate::lane::Grant;
 use crate::message::Messages;
@@ -28,6 +30,60 @@ pub struct Batch {
     pub(super) hashes: Vec<i64>,
     /// The same messages as rows.
     pub(super) rows: Rows,
+    /// Of messages that had been set aside, and are tried again: how each stood.
+    pub(super) seen: Option<Vec<Seen>>,
+    /// What becomes of messages that are set aside, once this is dealt with.
+    pub(super) parked: Parking,
+}
+
+/// What becomes of messages that are set aside, in the transaction that writes a lane's position.
+#[derive(Debug, Clone, Default)]
+pub struct Parking {
+    /// Set aside now, in their order.
+    pub(super) aside: Vec<Aside>,
+    /// Tried again.
+    pub(super) tried: TriedAgain,
+}
+
+impl Parking {
+    pub(super) fn is_empty(&self) -> bool {
+        self.aside.is_empty() && self.tried.is_empty()
+    }
+
+    /// Of an earlier batch of the lane, whose position is not written by itself.
+    pub(crate) fn follow(&mut self, earlier: Self) {
+        let later = std::mem::replace(self, earlier);
+        self.aside.extend(later.aside);
+        self.tried.gone.extend(later.tried.gone);
+        self.tried.failed.extend(later.tried.failed);
+        self.tried.hashes.extend(later.tried.hashes);
+    }
+
+    /// When the first of them is due, as far as is known here.
+    pub(super) fn due(&self) -> Option<Duration> {
+        let aside = self.aside.iter().filter_map(|aside| aside.failed.as_ref()?.after);
+        let again = self.tried.failed.iter().filter_map(|(_, _, failed)| failed.after);
+        // Whoever waited behind what was delivered is due now.
+        let next = (!self.tried.gone.is_empty()).then_some(Duration::ZERO);
+        aside.chain(again).chain(next).min()
+    }
+}
+
+/// A message that is set aside.
+#[derive(Debug, Clone)]
+pub(super) struct Aside {
+    pub(super) row: AsideRow,
+    /// What came of trying it; `None`: it waits behind another one of its key.
+    pub(super) failed: Option<Failed>,
+}
+
+/// Where its content is.
+#[derive(Debug, Clone)]
+pub(super) enum AsideRow {
+    /// Its number in the outbox.
+    Log(i64),
+    /// Its row in an adopted table.
+    Table(TakenRow),
 }
 
 /// Rows of an outbox, in the order of their messages.
@@ -38,15 +94,65 @@ pub(super) enum Rows {
 }
 
 impl Batch {
-    /// How far the lane is once these have been dealt with.
+    /// How far the lane is once these have been dealt with, and what becomes of messages that are set aside.
     ///
     /// # Errors
     /// It cannot be written down.
     pub fn bookmark(&self) -> Result<Bookmark, Error> {
         match &self.rows {
-            Rows::Log(rows) => rows.bookmark(),
+            Rows::Log(rows) => rows.bookmark(&self.parked.aside, &self.carried()),
             Rows::Table(rows) => rows.bookmark(),
         }
+    }
+
+    /// Messages that had been set aside, and are in it, by their ids and hashes.
+    fn carried(&self) -> Vec<(String, i64)> {
+        let tried = self.seen.iter().flat_map(|_| self.messages.iter().map(|message| message.id.to_owned()));
+        tried.zip(self.hashes.iter().copied()).collect()
+    }
+
+    /// All that is left in it has been delivered: what is to be written of it, under the number of the last batch that the sink was
+    /// given.
+    ///
+    /// # Errors
+    /// It cannot be written down.
+    pub fn into_dealt(mut self, batch: i64) -> Result<Dealt, Error> {
+        let next = self.bookmark()?;
+        for (id, hash) in self.carried() {
+            self.parked.tried.gone.push(id);
+            self.parked.tried.hashes.push(hash);
+        }
+        Ok(Dealt { grant: self.grant, stint: self.stint, batch, next, parked: self.parked })
+    }
+
+    /// What the messages are known by that had been set aside and have failed again.
+    pub fn failed_again(&self) -> impl Iterator<Item = i64> {
+        self.parked.tried.hashes.iter().copied()
+    }
+
+    /// Whether its messages had been set aside and are tried again.
+    #[must_use]
+    pub fn is_retry(&self) -> bool {
+        self.seen.is_some()
+    }
+
+    /// How many attempts at this message had counted before, and since when they were made.
+    #[must_use]
+    pub fn attempts(&self, place: usize) -> (u32, Duration) {
+        let seen = self.seen.as_ref().and_then(|seen| seen.get(place));
+        seen.map_or((0, Duration::ZERO), |seen| (seen.attempts, seen.since))
+    }
+
+    /// What the keys of its messages, or the messages themselves where they have none, are known by.
+    #[must_use]
+    pub fn hashes(&self) -> &[i64] {
+        &self.hashes
+    }
+
+    /// Whether something is set aside with it, or was tried again: its lane waits until that is written.
+    #[must_use]
+    pub fn changes_parked(&self) -> bool {
+        self.is_retry() || !self.parked.is_empty()
     }
 
     /// Keeps the first so many messages, and gives the others. Each part has a bookmark of its own.
@@ -57,14 +163,59 @@ impl Batch {
             Rows::Table(rows) => Rows::Table(rows.split_off(at)),
         };
         let (messages, hashes) = (self.messages.split_off(at), self.hashes.split_off(at));
-        Self { grant: self.grant.clone(), stint: self.stint, messages, hashes, rows }
+        let seen = self.seen.as_mut().map(|seen| seen.split_off(at));
+        Self { grant: self.grant.clone(), stint: self.stint, messages, hashes, rows, seen, parked: Parking::default() }
     }
 
-    /// Leaves out the messages at these places, which ascend: they are dealt with in another way. What remains says as before how
-    /// far the lane is.
-    pub fn leave_out(&mut self, places: &[usize]) {
+    /// Takes the lane's next batch in: from then on both are one. Not where each has to have a bookmark of its own, so not after this
+    /// can it be divided.
+    pub fn extend(&mut self, next: Self) {
+        let Self { messages, hashes, rows, parked, .. } = next;
+        self.messages.extend(&messages);
+        self.hashes.extend(hashes);
+        self.parked.aside.extend(parked.aside);
+        match (&mut self.rows, rows) {
+            (Rows::Log(ours), Rows::Log(next)) => ours.extend(next),
+            (Rows::Table(ours), Rows::Table(next)) => ours.rows.extend(next.rows),
+            // One lane has one source.
+            (Rows::Log(_), Rows::Table(_)) | (Rows::Table(_), Rows::Log(_)) => {}
+        }
+    }
+
+    /// Sets messages aside, by their places, which ascend: with what came of trying them, or because they wait behind another one
+    /// of their key. What remains says as before how far the lane is. Those that had been set aside before stay so.
+    pub fn set_aside(&mut self, which: Vec<(usize, Option<Failed>)>) {
+        let places: Vec<usize> = which.iter().map(|(place, _)| *place).collect();
+        match &self.seen {
+            None => {
+                let aside = which.into_iter().filter_map(|(place, failed)| {
+                    let row = match &self.rows {
+                        Rows::Log(rows) => AsideRow::Log(*rows.numbers.get(place)?),
+                        Rows::Table(rows) => AsideRow::Table(rows.rows.get(place)?.clone()),
+                    };
+                    Some(Aside { row, failed })
+                });
+                self.parked.aside.extend(aside);
+            }
+            Some(seen) => {
+                let ids: Vec<&str> = self.messages.iter().map(|message| message.id).collect();
+                for (place, failed) in which {
+                    if let (Some(failed), Some(id), Some(seen)) = (failed, ids.get(place), seen.get(place)) {
+                        self.parked.tried.failed.push(((*id).to_owned(), seen.clone(), failed));
+                        self.parked.tried.hashes.extend(self.hashes.get(place));
+                    }
+                }
+            }
+        }
+        self.leave_out(&places);
+    }
+
+    fn leave_out(&mut self, places: &[usize]) {
         self.messages.leave_out(places);
         leave_out(&mut self.hashes, places);
+        if let Some(seen) = &mut self.seen {
+            leave_out(seen, places);
+        }
         match &mut self.rows {
             Rows::Log(rows) => rows.leave_out(places),
             Rows::Table(rows) => rows.leave_out(places),
@@ -77,7 +228,8 @@ impl Batch {
     /// Without a message.
     pub(crate) fn empty(grant: Grant, stint: Stint, memory: &Arc<Memory>) -> Self {
         let messages = HeldMessages::new(memory, Messages::default());
-        Self { grant, stint, messages, hashes: Vec::new(), rows: Rows::Table(TableRows::none()) }
+        let (rows, parked) = (Rows::Table(TableRows::none()), Parking::default());
+        Self { grant, stint, messages, hashes: Vec::new(), rows, seen: None, parked }
     }
 }
 
@@ -156,6 +308,11 @@ impl HeldMessages {
     fn split_off(&mut self, at: usize) -> Self {
         let rest = self.change(|messages| messages.split_off(at));
         Self::new(&self.memory, rest)
+    }
+
+    fn extend(&mut self, more: &Messages) {
+        more.iter().for_each(|message| self.messages.push(message));
+        self.memory.held.fetch_add(more.bytes(), Ordering::Relaxed);
     }
 
     fn leave_out(&mut self, places: &[usize]) {

@@ -19,15 +19,19 @@ use crate::lane::{Grant, RelayName, ReplicaId};
 use crate::metrics::Metrics;
 use crate::position::{Floors, Incarnation, Position, Snapshot, Target, Xid};
 use crate::source::flush;
+use crate::source::parked::Parked;
 use crate::source::patience::Patience;
 use crate::source::settle::{Ours, Registration};
-use crate::source::{Acknowledged, Behind, Budget, Dealt, Memory, Opaque, Opened, Read, Room, Source, Stint};
+use crate::source::{
+    Acknowledged, Batch, Behind, Budget, Dealt, Memory, Opaque, Opened, Parking, Read, Room, Source, Stint,
+};
 use crate::sql;
 
 mod acknowledge;
 mod check;
 mod place;
 mod read;
+mod retry;
 mod rows;
 mod sight;
 
@@ -67,6 +71,9 @@ pub struct NativeSource {
     /// For reads, which hold no lock that others need.
     patience: Patience,
     writer: tokio::sync::Mutex<Slot>,
+    /// For questions about messages that are set aside.
+    asker: tokio::sync::Mutex<Slot>,
+    parked: Parked,
     /// Counts acknowledgements, so that of two under one epoch the later one has the greater number.
     seq: AtomicI64,
     stints: AtomicU64,
@@ -109,16 +116,18 @@ impl NativeSource {
     pub fn new(spec: NativeSpec, database: &Database, memory: Arc<Memory>, metrics: Arc<Metrics>) -> Self {
         let topics = spec.topics.iter().map(|topic| like(topic)).collect();
         Self {
-            spec,
             topics,
             memory,
             metrics,
             reader: tokio::sync::Mutex::new(Slot::new(database.clone())),
             patience: Patience::new(database.patience()),
             writer: tokio::sync::Mutex::new(Slot::new(database.clone())),
+            asker: tokio::sync::Mutex::new(Slot::new(database.clone())),
+            parked: Parked::new(spec.relay.clone(), spec.replica),
             seq: AtomicI64::new(0),
             stints: AtomicU64::new(0),
             log: Mutex::new(Log::default()),
+            spec,
         }
     }
 
@@ -298,12 +307,22 @@ impl Source for NativeSource {
         let (opened, read_to) = self.settle(grant, &newest, here, sink_holds)?;
         let Newest { pair, registration, .. } = newest;
         let next = bookmark(here, &registration, &read_to)?;
+        let of_sink = sink_holds.and_then(Opaque::read).map(|(_, bookmark)| bookmark);
         let stint = Stint(self.stints.fetch_add(1, Ordering::Relaxed));
         match opened {
-            Opened::Settled { batch } => self.record(Dealt { grant: grant.clone(), stint, batch, next }, false).await?,
+            Opened::Settled { batch } => {
+                // What it says of messages that are set aside was to be written with it.
+                let parked = of_sink
+                    .map(|theirs| stored(&theirs))
+                    .transpose()?
+                    .map(|stored| stored.parking())
+                    .unwrap_or_default();
+                self.record(Dealt { grant: grant.clone(), stint, batch, next, parked }, false).await?;
+            }
             // No number is used twice: a sink that loses its tail again must not seem to stand here.
             Opened::SinkLost { resend: true, batch, .. } => {
-                self.record(Dealt { grant: grant.clone(), stint, batch, next }, true).await?
+                let parked = Parking::default();
+                self.record(Dealt { grant: grant.clone(), stint, batch, next, parked }, true).await?;
             }
             _ => {}
         }
@@ -322,11 +341,16 @@ impl Source for NativeSource {
             log.places.insert(grant.lane.number, place);
             Ok(())
         })?;
+        self.parked.opened();
         Ok((stint, opened))
     }
 
     async fn read(&self, lanes: &[Room], budget: &Budget) -> Result<Read, Error> {
         self.read_pass(lanes, budget).await
+    }
+
+    async fn held(&self, batch: &Batch) -> Result<Vec<usize>, Error> {
+        self.behind_parked(batch).await
     }
 
     async fn acknowledge(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error> {

@@ -19,7 +19,7 @@ use crate::reminder::Reminder;
 use crate::source::flush;
 use crate::source::patience::Patience;
 use crate::source::settle::{Ours, Registration};
-use crate::source::{Acknowledged, Behind, Budget, Dealt, Memory, Opaque, Opened, Read, Room, Source, Stint};
+use crate::source::{Acknowledged, Batch, Behind, Budget, Dealt, Memory, Opaque, Opened, Read, Room, Source, Stint};
 use crate::sql;
 
 pub(crate) mod catalogue;
@@ -41,6 +41,7 @@ use look::Pace;
 use pending::Counted;
 pub(in crate::source) use place::TableRows;
 use statements::Statements;
+pub(in crate::source) use taken::TakenRow;
 use taken::{RowId, Taken};
 use trouble::in_plain_words;
 
@@ -258,6 +259,10 @@ impl Source for TableSource {
         self.not_refused()?;
         let read = self.read_rows(lanes, budget).await;
         read.map_err(|error| in_plain_words(error, &self.relay, &self.spec.table))
+    }
+
+    async fn held(&self, _: &Batch) -> Result<Vec<usize>, Error> {
+        Ok(Vec::new())
     }
 
     async fn acknowledge(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error> {

@@ -9,7 +9,7 @@ use pgbaton::lane::{Grant, Lane, ReplicaId};
 use pgbaton::metrics::Metrics;
 use pgbaton::position::Incarnation;
 use pgbaton::source::table::{TableSource, TableSpec};
-use pgbaton::source::{Acknowledged, Behind, Budget, Dealt, Opaque, Opened, Read, Room, Source, SourceSpec};
+use pgbaton::source::{Acknowledged, Behind, Budget, Dealt, Opaque, Opened, Parking, Read, Room, Source, SourceSpec};
 use proof::fixture::{Fixture, RELAY};
 use proof::on_each_version;
 use uuid::Uuid;
@@ -124,8 +124,11 @@ impl<'a> Steps<'a> {
     }
 
     async fn try_read(&mut self, batch_messages: usize) -> Result<Read, pgbaton::Error> {
-        let rooms: Vec<Room> =
-            self.held.values().map(|held| Room { grant: held.grant.clone(), room: true, idle_since: None }).collect();
+        let rooms: Vec<Room> = self
+            .held
+            .values()
+            .map(|held| Room { grant: held.grant.clone(), room: true, idle_since: None, retries: true })
+            .collect();
         let budget = Budget { bytes: 8 << 20, one_more: true, batch_messages, batch_bytes: 1 << 20 };
         let read = self.source.read(&rooms, &budget).await?;
         for batch in &read.batches {
@@ -133,7 +136,7 @@ impl<'a> Steps<'a> {
             self.got.extend(batch.messages.iter().map(|message| message.topic.to_owned()));
             held.batch += 1;
             let (grant, stint, next) = (held.grant.clone(), batch.stint, batch.bookmark()?);
-            held.done.push(Dealt { grant, stint, batch: held.batch, next });
+            held.done.push(Dealt { grant, stint, batch: held.batch, next, parked: Parking::default() });
         }
         Ok(read)
     }

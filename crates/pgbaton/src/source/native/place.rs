@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Kind};
 use crate::position::{Incarnation, Position};
-use crate::source::Bookmark;
-use crate::source::batch::leave_out;
+use crate::source::batch::{Aside, AsideRow, leave_out};
+use crate::source::parked::{Failed, TriedAgain};
 use crate::source::settle::Registration;
+use crate::source::{Bookmark, Parking};
 
 /// What a bookmark holds: a position and whose it is.
 #[derive(Serialize, Deserialize)]
@@ -16,6 +17,22 @@ pub(super) struct Stored {
     registration: Registration,
     #[serde(flatten)]
     pub(super) position: Position,
+    /// Messages that are set aside with it, by their numbers. Whoever finds this at a sink sets them aside.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) aside: Vec<(i64, Option<Failed>)>,
+    /// Messages that had been set aside and were delivered with it, by their ids and hashes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) carried: Vec<(String, i64)>,
+}
+
+impl Stored {
+    /// What is to be written of those.
+    pub(super) fn parking(&self) -> Parking {
+        let aside =
+            self.aside.iter().map(|(number, failed)| Aside { row: AsideRow::Log(*number), failed: failed.clone() });
+        let (gone, hashes) = self.carried.iter().cloned().unzip();
+        Parking { aside: aside.collect(), tried: TriedAgain { gone, failed: Vec::new(), hashes } }
+    }
 }
 
 pub(super) fn bookmark(
@@ -23,8 +40,12 @@ pub(super) fn bookmark(
     registration: &Registration,
     position: &Position,
 ) -> Result<Bookmark, Error> {
-    let stored = Stored { registration: registration.clone(), position: position.clone() };
-    let place = serde_json::value::to_raw_value(&stored)
+    let (registration, position) = (registration.clone(), position.clone());
+    write_down(here, &Stored { registration, position, aside: Vec::new(), carried: Vec::new() })
+}
+
+fn write_down(here: &Incarnation, stored: &Stored) -> Result<Bookmark, Error> {
+    let place = serde_json::value::to_raw_value(stored)
         .map_err(|error| Error::new(Kind::Internal, "a position cannot be written down").because(error))?;
     Ok(Bookmark { incarnation: here.clone(), place })
 }
@@ -40,7 +61,7 @@ pub(in crate::source) struct LogRows {
     /// Where they were read, of which life of the database.
     pub(super) step: Arc<StepPlace>,
     /// Of the messages, ascending.
-    pub(super) numbers: Vec<i64>,
+    pub(in crate::source) numbers: Vec<i64>,
     pub(super) end: End,
 }
 
@@ -63,22 +84,35 @@ pub(super) enum End {
 }
 
 impl LogRows {
-    pub(in crate::source) fn bookmark(&self) -> Result<Bookmark, Error> {
+    /// With what is set aside, and what had been and is delivered.
+    pub(in crate::source) fn bookmark(&self, aside: &[Aside], carried: &[(String, i64)]) -> Result<Bookmark, Error> {
         let StepPlace { here, registration, position } = &*self.step;
-        match &self.end {
-            End::At(number) => bookmark(here, registration, &position.clone().advance(*number)),
-            End::Position(position) => bookmark(here, registration, position),
-        }
+        let position = match &self.end {
+            End::At(number) => position.clone().advance(*number),
+            End::Position(position) => position.clone(),
+        };
+        let aside = aside.iter().filter_map(|Aside { row, failed }| match row {
+            AsideRow::Log(number) => Some((*number, failed.clone())),
+            AsideRow::Table(_) => None,
+        });
+        let (registration, aside, carried) = (registration.clone(), aside.collect(), carried.to_vec());
+        write_down(here, &Stored { registration, position, aside, carried })
     }
 
     pub(in crate::source) fn split_off(&mut self, at: usize) -> Self {
-        let numbers = self.numbers.split_off(at);
+        // Of messages that had been set aside the log has no place: each part ends where the lane stands.
+        let numbers = self.numbers.split_off(at.min(self.numbers.len()));
         let end = match self.numbers.last() {
             Some(number) => std::mem::replace(&mut self.end, End::At(*number)),
             // Nothing is before what is given away.
             None => std::mem::replace(&mut self.end, End::Position(self.step.position.clone())),
         };
         Self { step: Arc::clone(&self.step), numbers, end }
+    }
+
+    pub(in crate::source) fn extend(&mut self, next: Self) {
+        self.numbers.extend(next.numbers);
+        (self.step, self.end) = (next.step, next.end);
     }
 
     pub(in crate::source) fn leave_out(&mut self, places: &[usize]) {

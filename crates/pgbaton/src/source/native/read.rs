@@ -18,7 +18,7 @@ use crate::plan::{self, LaneView, ReadStep};
 use crate::position::{Incarnation, Phase, Position};
 use crate::source::batch::Rows;
 use crate::source::brought::{Brought, Found, FoundBatch, FoundPart, INLINE_BYTES};
-use crate::source::{Batch, Budget, HeldMessages, Next, Read, Room, Stint};
+use crate::source::{Batch, Budget, HeldMessages, Next, Parking, Read, Room, Stint};
 use crate::sql::{self, Verb};
 
 /// Of each straggling transaction at least so many rows are examined in one step, however many there are.
@@ -66,7 +66,10 @@ struct Step<'a> {
 impl NativeSource {
     /// Takes steps until one brings messages or the pass is over.
     pub(super) async fn read_pass(&self, rooms: &[Room], budget: &Budget) -> Result<Read, Error> {
-        let mut batches = Vec::new();
+        let mut batches = self.due(rooms, budget).await?;
+        if !batches.is_empty() {
+            return Ok(Read { batches, refused: Vec::new(), blocked: BTreeSet::new(), next: Next::Now });
+        }
         loop {
             let step = self.log(|log| {
                 let mut places: Vec<&mut Position> = log.places.values_mut().map(|place| &mut place.read_to).collect();
@@ -294,7 +297,8 @@ impl NativeSource {
             let FoundBatch { messages, numbers, hashes } = found;
             let messages = HeldMessages::new(&self.memory, messages);
             let rows = Rows::Log(LogRows { step: Arc::clone(&place), numbers, end });
-            Batch { grant: grant.clone(), stint, messages, hashes, rows }
+            let parked = Parking::default();
+            Batch { grant: grant.clone(), stint, messages, hashes, rows, seen: None, parked }
         };
         all.map(batch).collect()
     }

@@ -129,7 +129,7 @@ impl TableSource {
     }
 
     fn nothing_to_fetch(&self) -> Vec<Parameter<'_>> {
-        [(&0_i32 as &(dyn ToSql + Sync), Type::INT4), (&0_i32, Type::INT4)].into_iter().chain(self.no_rows()).collect()
+        [(&0_i32 as &(dyn ToSql + Sync), Type::INT4)].into_iter().chain(self.no_rows()).collect()
     }
 
     fn nothing_to_mark(&self) -> Vec<Parameter<'_>> {

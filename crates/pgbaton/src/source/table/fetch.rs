@@ -24,7 +24,7 @@ use crate::position::Incarnation;
 use crate::source::batch::Rows as BatchRows;
 use crate::source::brought::{Brought, FoundBatch, FoundPart, INLINE_BYTES};
 use crate::source::flush;
-use crate::source::{Batch, Budget, HeldMessages, Next, Read};
+use crate::source::{Batch, Budget, HeldMessages, Next, Parking, Read};
 use crate::sql::{self, Verb};
 
 /// How many rows the next fetch asks for. Doubles while they are small, and shrinks with their size: the server reads all of a
@@ -453,7 +453,8 @@ impl TableSource {
             let messages = HeldMessages::new(&self.memory, messages);
             let (here, registration) = (Arc::clone(&here), registration.clone());
             let of_it = BatchRows::Table(TableRows { here, registration, rows: rows_of_it });
-            batches.push(Batch { grant: grant.clone(), stint: rows.asked.stint, messages, hashes, rows: of_it });
+            let (grant, stint, parked) = (grant.clone(), rows.asked.stint, Parking::default());
+            batches.push(Batch { grant, stint, messages, hashes, rows: of_it, seen: None, parked });
         }
         Ok(rows.refused.map(|why| (grant, why)))
     }

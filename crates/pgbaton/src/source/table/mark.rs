@@ -132,7 +132,7 @@ impl TableSource {
 
     /// The rows of one batch, if they are not marked yet.
     fn piece(&self, dealt: &Dealt) -> Result<Option<Piece>, Error> {
-        let Dealt { grant, stint, batch, next } = dealt;
+        let Dealt { grant, stint, batch, next, .. } = dealt;
         if !self.state(|state| state.taken.is_due(grant, *stint, *batch)) {
             return Ok(None);
         }

@@ -37,7 +37,7 @@ pub(in crate::source) struct TableRows {
     /// Of which life of the database.
     pub(super) here: Arc<Incarnation>,
     pub(super) registration: Registration,
-    pub(super) rows: Vec<TakenRow>,
+    pub(in crate::source) rows: Vec<TakenRow>,
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::source::settle::Registration;
 
 /// A row by its id columns, as texts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct RowId(pub(super) Arc<[String]>);
+pub(in crate::source) struct RowId(pub(super) Arc<[String]>);
 
 impl RowId {
     /// Reads an id of so many columns, from this column of an answer on.
@@ -28,7 +28,7 @@ impl RowId {
 
 /// A row that was taken to be delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct TakenRow {
+pub(in crate::source) struct TakenRow {
     pub(super) id: RowId,
     /// Which version of it was read; `None` if that is not known.
     pub(super) version: Option<i64>,

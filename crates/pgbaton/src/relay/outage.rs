@@ -1,0 +1,137 @@
+//! A sink that is down, and what says that it is not.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::nanos;
+use crate::clock;
+use crate::lane::Lane;
+use crate::lease::BootInstant;
+use crate::metrics::Metrics;
+use crate::outcome::Fault;
+use crate::retry::Backoff;
+
+/// A sink that is down: all lanes of the relay back off together, and no message is blamed.
+pub(crate) struct Outage {
+    state: Mutex<OutageState>,
+    metrics: Arc<Metrics>,
+    /// When the newest call began that delivered something, of any lane, in nanoseconds since boot.
+    delivered: AtomicI64,
+}
+
+struct OutageState {
+    backoff: Backoff,
+    until: Option<BootInstant>,
+    /// Lanes whose last call failed. The sink is down as long as there are any: one that is let in says nothing of the others.
+    failing: BTreeSet<i32>,
+    /// It may have been down before: nobody has asked yet.
+    unknown: bool,
+}
+
+impl Outage {
+    pub(crate) fn new(cap: Duration, metrics: Arc<Metrics>) -> Self {
+        let backoff = Backoff::new(Duration::from_millis(50), cap);
+        let state = OutageState { backoff, until: None, failing: BTreeSet::new(), unknown: true };
+        Self { state: Mutex::new(state), metrics, delivered: AtomicI64::new(0) }
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut OutageState) -> T) -> T {
+        f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A call of this lane failed. Lanes that fail during one pause do not make it longer.
+    pub(crate) fn failed(&self, lane: &Lane, fault: &Fault) {
+        self.metrics.sink_is_down(fault);
+        let relay = &lane.relay;
+        let pause = self.with(|state| {
+            state.failing.insert(lane.number);
+            let now = clock::now();
+            if state.until.is_some_and(|until| now < until) {
+                return None;
+            }
+            let pause = state.backoff.next(rand::random());
+            state.until = Some(now.after(pause));
+            Some(pause)
+        });
+        if let Some(pause) = pause {
+            tracing::warn!(%relay, %fault, ?pause, "the sink is down; nothing is lost, trying again after the pause");
+        }
+    }
+
+    /// A call that began then has delivered something.
+    pub(crate) fn delivered(&self, began: BootInstant) {
+        self.delivered.fetch_max(nanos(began), Ordering::Relaxed);
+    }
+
+    /// Whether a call that began after this moment has delivered something: what failed by then did not fail because the sink was
+    /// down.
+    pub(crate) fn has_delivered_since(&self, moment: BootInstant) -> bool {
+        self.delivered.load(Ordering::Relaxed) > nanos(moment)
+    }
+
+    /// The sink has answered for messages of this lane.
+    pub(crate) fn over(&self, lane: &Lane) {
+        self.with(|state| {
+            state.backoff.reset();
+            state.until = None;
+        });
+        self.answered(lane);
+    }
+
+    /// The sink has opened this lane. Whether it takes messages shows only when it is given some.
+    pub(crate) fn answered(&self, lane: &Lane) {
+        self.no_longer_failing(lane, true);
+    }
+
+    /// This lane calls no more.
+    pub(crate) fn gone(&self, lane: &Lane) {
+        self.no_longer_failing(lane, false);
+    }
+
+    fn no_longer_failing(&self, lane: &Lane, answered: bool) {
+        let is_up = self.with(|state| {
+            let failed = state.failing.remove(&lane.number);
+            let unknown = answered && std::mem::take(&mut state.unknown);
+            (failed || unknown) && state.failing.is_empty()
+        });
+        if is_up {
+            self.metrics.sink_is_up();
+        }
+    }
+
+    /// Returns at the end of the pause, if there is one. Cancel-safe.
+    pub(crate) async fn wait(&self) {
+        while let Some(until) = self.with(|state| state.until) {
+            let now = clock::now();
+            if now >= until {
+                return;
+            }
+            tokio::time::sleep(until.since(now)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane::RelayName;
+    use crate::outcome::codes;
+
+    #[test]
+    fn a_sink_is_down_until_no_lane_fails() {
+        let metrics = Arc::new(Metrics::default());
+        let outage = Outage::new(Duration::from_secs(1), Arc::clone(&metrics));
+        let lane = |number| Lane { relay: RelayName::new("orders").unwrap(), number, of: 16 };
+        let fault = Fault::new(&codes::sink::SILENT, "x");
+        outage.failed(&lane(1), &fault);
+        let since = metrics.counts().sink_down;
+        outage.failed(&lane(2), &fault);
+        outage.answered(&lane(3));
+        outage.answered(&lane(1));
+        assert_eq!(metrics.counts().sink_down, since);
+        outage.gone(&lane(2));
+        assert_eq!(metrics.counts().sink_down, None);
+    }
+}

@@ -1,0 +1,280 @@
+//! Messages that were set aside: what is told of them, what of them is due, and how they are written.
+//!
+//! They are written in the transaction that writes the position which passes them, so that a crash finds a message in one of the
+//! two places: not passed, or set aside. The same for both sources; only how one is put there differs.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use tokio_postgres::types::Type;
+
+use super::flush;
+use crate::clock;
+use crate::connection::{Access, Connection, Parameter, incarnation};
+use crate::error::Error;
+use crate::lane::{RelayName, ReplicaId};
+use crate::lease::BootInstant;
+use crate::position::Incarnation;
+use crate::sql;
+
+/// What came of an attempt at a message, and what comes next.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    /// The fault's code.
+    pub code: String,
+    /// Its text.
+    #[serde(skip)]
+    pub text: String,
+    /// Whether it counts as an attempt.
+    pub counts: bool,
+    /// When it is tried next; `None`: never, it is dead.
+    pub after: Option<Duration>,
+    /// Whether later messages of its key wait behind it once it is dead.
+    pub holds: bool,
+}
+
+/// How a message that was set aside stood when it was read to be tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// How many attempts had counted.
+    pub attempts: u32,
+    /// Since the first of these.
+    pub since: Duration,
+    /// When it was due; `None`: it waits behind another one.
+    due: Option<SystemTime>,
+}
+
+/// What became of messages that had been set aside, by message id.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct TriedAgain {
+    /// Delivered, or no longer there.
+    pub(super) gone: Vec<String>,
+    pub(super) failed: Vec<(String, Seen, Failed)>,
+    /// The hashes of all of them.
+    pub(super) hashes: Vec<i64>,
+}
+
+impl TriedAgain {
+    pub(super) fn is_empty(&self) -> bool {
+        self.gone.is_empty() && self.failed.is_empty()
+    }
+}
+
+/// A message that is due, or waits behind one that is.
+#[derive(Debug)]
+pub(super) struct Due {
+    pub(super) id: String,
+    pub(super) hash: i64,
+    pub(super) bytes: usize,
+    pub(super) seen: Seen,
+    /// Of an adopted table.
+    pub(super) row: Option<Vec<String>>,
+}
+
+/// Attempts as columns of a statement.
+#[derive(Default)]
+pub(super) struct Attempts<'a> {
+    codes: Vec<Option<&'a str>>,
+    texts: Vec<&'a str>,
+    counts: Vec<bool>,
+    after: Vec<Option<i64>>,
+    holds: Vec<bool>,
+}
+
+impl<'a> Attempts<'a> {
+    pub(super) fn of(all: impl IntoIterator<Item = Option<&'a Failed>>) -> Self {
+        let mut columns = Self::default();
+        for failed in all {
+            columns.codes.push(failed.map(|failed| failed.code.as_str()));
+            columns.texts.push(failed.map_or("", |failed| failed.text.as_str()));
+            columns.counts.push(failed.is_some_and(|failed| failed.counts));
+            columns.after.push(failed.and_then(|failed| failed.after).map(millis));
+            columns.holds.push(failed.is_none_or(|failed| failed.holds));
+        }
+        columns
+    }
+
+    pub(super) fn parameters(&self) -> [Parameter<'_>; 5] {
+        [
+            (&self.codes, Type::TEXT_ARRAY),
+            (&self.texts, Type::TEXT_ARRAY),
+            (&self.counts, Type::BOOL_ARRAY),
+            (&self.after, Type::INT8_ARRAY),
+            (&self.holds, Type::BOOL_ARRAY),
+        ]
+    }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// How often it is asked which lanes have messages that were set aside: an operator may have brought some back.
+const ASKED_EVERY: Duration = Duration::from_secs(5);
+/// What is due and was not taken is asked for again no sooner.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// What one relay of one replica knows of its messages that were set aside.
+pub(super) struct Parked {
+    relay: RelayName,
+    replica: ReplicaId,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// Lanes that have some. Of the others nothing is asked.
+    lanes: BTreeSet<i32>,
+    /// When it is asked again; `None`: at once.
+    asked: Option<BootInstant>,
+    /// When the next one is due; `None`: not before it is asked again.
+    due: Option<BootInstant>,
+}
+
+impl Parked {
+    pub(super) fn new(relay: RelayName, replica: ReplicaId) -> Self {
+        Self { relay, replica, known: Mutex::default() }
+    }
+
+    fn known<T>(&self, f: impl FnOnce(&mut Known) -> T) -> T {
+        f(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A lane was opened: before anything of it is handed over it is asked whether it has some.
+    pub(super) fn opened(&self) {
+        self.known(|known| known.asked = None);
+    }
+
+    /// Some were set aside, or brought forward, and the first of them is due after so long.
+    pub(super) fn changed(&self, lane: i32, due: Option<Duration>) {
+        let due = due.map(|due| clock::now().after(due));
+        self.known(|known| {
+            known.lanes.insert(lane);
+            known.due = known.due.into_iter().chain(due).min();
+        });
+    }
+
+    /// Whether the lane may have some: nothing else needs to be asked for.
+    pub(super) fn may_be_in(&self, lane: i32) -> bool {
+        self.known(|known| known.asked.is_none() || known.lanes.contains(&lane))
+    }
+
+    /// Whether it is time to ask which lanes have some.
+    pub(super) fn is_unknown(&self, now: BootInstant) -> bool {
+        self.known(|known| known.asked.is_none_or(|asked| now >= asked))
+    }
+
+    /// Those of these lanes that may have some that are due.
+    pub(super) fn to_ask(&self, lanes: &[i32], now: BootInstant) -> Vec<i32> {
+        self.known(|known| match known.due {
+            Some(due) if now >= due => lanes.iter().copied().filter(|lane| known.lanes.contains(lane)).collect(),
+            _ => Vec::new(),
+        })
+    }
+
+    /// Asks which of these lanes, of so many, have some.
+    pub(super) async fn ask(
+        &self,
+        connection: &Connection,
+        here: &Incarnation,
+        of: i32,
+        lanes: &[i32],
+    ) -> Result<(), Error> {
+        let parameters: [Parameter<'_>; 3] =
+            [(&self.relay.as_str(), Type::TEXT), (&of, Type::INT4), (&lanes, Type::INT4_ARRAY)];
+        let statements = [(sql::INCARNATION, &[][..]), (sql::PARKED_LANES, &parameters)];
+        let [found, rows] = connection.pipeline(Access::Look, statements).await?;
+        flush::same(here, &incarnation(&found)?, &self.relay)?;
+        let Some(row) = rows.first() else { return Ok(()) };
+        let (some, due): (Vec<i32>, Option<f64>) = (row.try_get("lanes")?, row.try_get("due")?);
+        let now = clock::now();
+        let due = due.map(|due| now.after(Duration::try_from_secs_f64(due / 1_000.0).unwrap_or_default()));
+        self.known(|known| {
+            known.lanes.retain(|lane| !lanes.contains(lane));
+            known.lanes.extend(some);
+            known.asked = Some(now.after(ASKED_EVERY));
+            known.due = known.due.into_iter().chain(due).min();
+        });
+        Ok(())
+    }
+
+    /// Which of these keys later messages wait behind.
+    pub(super) async fn held(
+        &self,
+        connection: &Connection,
+        here: &Incarnation,
+        hashes: &[i64],
+    ) -> Result<BTreeSet<i64>, Error> {
+        let parameters: [Parameter<'_>; 2] = [(&self.relay.as_str(), Type::TEXT), (&hashes, Type::INT8_ARRAY)];
+        let statements = [(sql::INCARNATION, &[][..]), (sql::PARKED_HELD, &parameters)];
+        let [found, rows] = connection.pipeline(Access::Look, statements).await?;
+        flush::same(here, &incarnation(&found)?, &self.relay)?;
+        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+    }
+
+    /// Those of these lanes that are due, a few of each key: in order.
+    pub(super) async fn due(
+        &self,
+        connection: &Connection,
+        here: &Incarnation,
+        (of, lanes): (i32, &[i32]),
+        (keys, each): (i64, i64),
+    ) -> Result<Vec<Due>, Error> {
+        let parameters: [Parameter<'_>; 5] = [
+            (&self.relay.as_str(), Type::TEXT),
+            (&of, Type::INT4),
+            (&lanes, Type::INT4_ARRAY),
+            (&keys, Type::INT8),
+            (&each, Type::INT8),
+        ];
+        let statements = [(sql::INCARNATION, &[][..]), (sql::PARKED_DUE, &parameters)];
+        let [found, rows] = connection.pipeline(Access::Look, statements).await?;
+        flush::same(here, &incarnation(&found)?, &self.relay)?;
+        let now = clock::now();
+        self.known(|known| {
+            // When the next one is due is asked together with the lanes; what is due and is not taken now, soon.
+            known.due = (!rows.is_empty()).then(|| now.after(AGAIN));
+            known.asked = known.asked.filter(|_| !rows.is_empty());
+        });
+        let due = rows.iter().map(|row| {
+            Ok(Due {
+                id: row.try_get(0)?,
+                hash: row.try_get(1)?,
+                bytes: usize::try_from(row.try_get::<_, i32>(2)?).unwrap_or_default(),
+                seen: Seen {
+                    attempts: u32::try_from(row.try_get::<_, i32>(3)?).unwrap_or_default(),
+                    due: row.try_get(4)?,
+                    since: Duration::try_from_secs_f64(row.try_get(5)?).unwrap_or_default(),
+                },
+                row: row.try_get(6)?,
+            })
+        });
+        due.collect()
+    }
+
+    /// What became of those that were tried again. Statements of an open transaction in which the lane was found to be ours.
+    pub(super) async fn write(&self, connection: &Connection, tried: &TriedAgain) -> Result<(), Error> {
+        let (relay, replica) = (self.relay.as_str(), self.replica.0);
+        let ids: Vec<&str> = tried.failed.iter().map(|(id, _, _)| id.as_str()).collect();
+        let seen = || tried.failed.iter().map(|(_, seen, _)| seen);
+        let attempts: Vec<i32> = seen().map(|seen| i32::try_from(seen.attempts).unwrap_or(i32::MAX)).collect();
+        let due: Vec<Option<SystemTime>> = seen().map(|seen| seen.due).collect();
+        let faults = Attempts::of(tried.failed.iter().map(|(_, _, failed)| Some(failed)));
+        let mut failed: Vec<Parameter<'_>> = vec![
+            (&relay, Type::TEXT),
+            (&replica, Type::UUID),
+            (&ids, Type::TEXT_ARRAY),
+            (&attempts, Type::INT4_ARRAY),
+            (&due, Type::TIMESTAMPTZ_ARRAY),
+        ];
+        failed.extend(faults.parameters());
+        let gone: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&tried.gone, Type::TEXT_ARRAY)];
+        let next: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&tried.hashes, Type::INT8_ARRAY)];
+        connection
+            .then_all([(sql::PARKED_DELIVERED, &gone), (sql::PARKED_FAILED, &failed), (sql::PARKED_NEXT, &next)])
+            .await?;
+        Ok(())
+    }
+}

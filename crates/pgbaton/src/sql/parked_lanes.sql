@@ -1,0 +1,12 @@
+-- Which of these lanes have messages that were set aside, and how soon one of the relay's is due.
+-- Parameters: $1 the relay, $2 the number of lanes, $3 the lanes.
+-- Rows: one: the lanes, and milliseconds, which may be negative; null if none is due ever. Locks: none.
+-- Relies on: the index on the low twelve bits of the hash, of which each lane has some, and on (relay, next_at).
+select array(
+    select l.lane from pg_catalog.unnest($3::integer[]) as l(lane)
+    where exists (select from pgbaton.parked p where p.relay = $1::text and p.holds)
+      and exists (
+        select from pg_catalog.generate_series(l.lane::bigint, 4095, $2::bigint) as b(bits)
+        where exists (select from pgbaton.parked p where p.relay = $1::text and p.holds and p.hash & 4095 = b.bits))) as lanes,
+  (select extract(epoch from p.next_at - pg_catalog.now()) * 1000
+   from pgbaton.parked p where p.relay = $1::text and p.next_at is not null order by p.next_at limit 1)::float8 as due
