@@ -22,6 +22,14 @@ pub struct Message<'a> {
     pub created_at: Timestamp,
 }
 
+impl Message<'_> {
+    /// Bytes of what is in it, its id left out.
+    pub(crate) fn bytes(&self) -> usize {
+        let texts = [self.key, self.headers].into_iter().flatten().map(str::len).sum::<usize>();
+        self.topic.len() + texts + self.payload.len()
+    }
+}
+
 /// The payload exactly as it was inserted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Payload<'a> {

@@ -180,7 +180,7 @@ async fn reads(client: &Client, facts: &Facts) -> Vec<(String, Explained)> {
         all.push(window_of(client, "window_end", &[&after, &upto, &limit, "null"]).await);
         all.push(stragglers_of(client, "stragglers_end", &[&after, &upto, &part, &facts.xids], facts).await);
     }
-    let message = read(client, "message", &[&facts.ceiling.to_string(), "16"]).await;
+    let message = read(client, "message", &[&facts.ceiling.to_string()]).await;
     assert_scans(&message, "id_idx", "message");
     assert!(message.examined() <= 1, "{message:?}");
     all.push(("message".to_owned(), message));

@@ -57,6 +57,12 @@ struct RefusedBefore {
 }
 
 impl Hand {
+    /// All that is left was refused with this.
+    fn all(&self, fault: &Fault, meaning: Meaning) -> Vec<Refusing> {
+        let refusing = |place: &usize| Refusing { place: *place, fault: fault.clone(), meaning, asked: None };
+        self.left.iter().map(refusing).collect()
+    }
+
     /// These were refused in a call that has just ended.
     fn note(&mut self, refusing: &[Refusing], now: BootInstant, outage: &Outage) {
         for Refusing { place, .. } in refusing {
@@ -72,6 +78,7 @@ impl Hand {
 struct Refusing {
     place: usize,
     fault: Fault,
+    meaning: Meaning,
     asked: Option<Duration>,
 }
 
@@ -135,9 +142,7 @@ impl LaneTask {
             Err(AppendError::Refused(_)) if hand.left.len() > 1 && !hand.delivered => Ok(Handed::Divide),
             Err(AppendError::Refused(fault)) => {
                 self.relay.metrics.rejected();
-                let refusing =
-                    hand.left.iter().map(|place| Refusing { place: *place, fault: fault.clone(), asked: None });
-                let refusing = refusing.collect();
+                let refusing = hand.all(&fault, Meaning::Reject);
                 self.judge(batch, hand, refusing, began).await?;
                 Ok(Handed::Done)
             }
@@ -173,14 +178,14 @@ impl LaneTask {
     ) -> Result<Handed, LaneEnd> {
         let AppendError::Ambiguous(fault) = error else { return Ok(Handed::Done) };
         hand.unsure += 1;
-        if hand.unsure < 2 || !self.keeps_position() || fault.code().meaning == Meaning::Down && hand.left.len() == 1 {
+        if hand.unsure < 2 || !self.keeps_position() {
             return Ok(Handed::Done);
         }
         if hand.left.len() > 1 {
             return Ok(Handed::Divide);
         }
-        let refusing = hand.left.iter().map(|place| Refusing { place: *place, fault: fault.clone(), asked: None });
-        let refusing = refusing.collect();
+        // It can be reached, and did not say what became of this: the same as no answer.
+        let refusing = hand.all(fault, Meaning::Silent);
         self.judge(batch, hand, refusing, began).await?;
         Ok(Handed::Done)
     }
@@ -233,7 +238,7 @@ impl LaneTask {
     /// A call that nothing was heard of is told as an outage, unless another lane's went through meanwhile.
     fn tell_of_the_sink(&self, hand: &Hand, refusing: &[Refusing], began: BootInstant) {
         let (lane, outage) = (&self.flow.grant.lane, &self.relay.outage);
-        let silent = |refusing: &Refusing| refusing.fault.code().meaning == Meaning::Silent;
+        let silent = |refusing: &Refusing| refusing.meaning == Meaning::Silent;
         match refusing.first() {
             Some(first) if !hand.took && refusing.iter().all(silent) && !outage.has_delivered_since(began) => {
                 outage.failed(lane, &first.fault);
@@ -263,7 +268,7 @@ impl LaneTask {
             let before = hand.refused.iter().find(|before| before.place == refusing.place);
             let proven = before.is_some_and(|before| before.proven);
             let refused = Refused {
-                meaning: refusing.fault.code().meaning,
+                meaning: refusing.meaning,
                 asked: refusing.asked,
                 attempts,
                 since,
@@ -383,11 +388,13 @@ impl LaneTask {
                 }
                 Outcome::Retry { after, fault } => {
                     metrics.retried();
-                    refusing.push(Refusing { place, fault: fault.clone(), asked: *after });
+                    let meaning = fault.code().meaning;
+                    refusing.push(Refusing { place, fault: fault.clone(), meaning, asked: *after });
                 }
                 Outcome::Rejected(fault) => {
                     metrics.rejected();
-                    refusing.push(Refusing { place, fault: fault.clone(), asked: None });
+                    let (fault, meaning) = (fault.clone(), Meaning::Reject);
+                    refusing.push(Refusing { place, fault, meaning, asked: None });
                 }
                 Outcome::NotTried => {}
             }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::native::LogRows;
@@ -15,7 +16,7 @@ use super::table::{TableRows, TakenRow};
 use super::{Bookmark, Dealt, Stint};
 use crate::error::Error;
 use crate::lane::Grant;
-use crate::message::Messages;
+use crate::message::{Message, Messages};
 
 /// Messages of one lane that reach the sink in one go.
 #[derive(Debug)]
@@ -83,7 +84,20 @@ pub(super) enum AsideRow {
     /// Its number in the outbox.
     Log(i64),
     /// Its row in an adopted table.
-    Table(TakenRow),
+    Table(AsideOfTable),
+}
+
+/// A row of an adopted table, with what is told of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct AsideOfTable {
+    pub(super) id: String,
+    pub(super) hash: i64,
+    pub(super) row: TakenRow,
+    pub(super) topic: String,
+    pub(super) key: Option<String>,
+    pub(super) bytes: usize,
+    /// In microseconds since 1970.
+    pub(super) created_at: i64,
 }
 
 /// Rows of an outbox, in the order of their messages.
@@ -101,7 +115,7 @@ impl Batch {
     pub fn bookmark(&self) -> Result<Bookmark, Error> {
         match &self.rows {
             Rows::Log(rows) => rows.bookmark(&self.parked.aside, &self.carried()),
-            Rows::Table(rows) => rows.bookmark(),
+            Rows::Table(rows) => rows.bookmark(&self.parked.aside, &self.carried()),
         }
     }
 
@@ -188,10 +202,22 @@ impl Batch {
         let places: Vec<usize> = which.iter().map(|(place, _)| *place).collect();
         match &self.seen {
             None => {
+                let messages: Vec<Message<'_>> = self.messages.iter().collect();
                 let aside = which.into_iter().filter_map(|(place, failed)| {
                     let row = match &self.rows {
                         Rows::Log(rows) => AsideRow::Log(*rows.numbers.get(place)?),
-                        Rows::Table(rows) => AsideRow::Table(rows.rows.get(place)?.clone()),
+                        Rows::Table(rows) => {
+                            let (row, message) = (rows.rows.get(place)?.clone(), messages.get(place)?);
+                            AsideRow::Table(AsideOfTable {
+                                id: message.id.to_owned(),
+                                hash: *self.hashes.get(place)?,
+                                row,
+                                topic: message.topic.to_owned(),
+                                key: message.key.map(str::to_owned),
+                                bytes: message.bytes(),
+                                created_at: message.created_at.0,
+                            })
+                        }
                     };
                     Some(Aside { row, failed })
                 });

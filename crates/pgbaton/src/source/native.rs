@@ -71,8 +71,6 @@ pub struct NativeSource {
     /// For reads, which hold no lock that others need.
     patience: Patience,
     writer: tokio::sync::Mutex<Slot>,
-    /// For questions about messages that are set aside.
-    asker: tokio::sync::Mutex<Slot>,
     parked: Parked,
     /// Counts acknowledgements, so that of two under one epoch the later one has the greater number.
     seq: AtomicI64,
@@ -122,8 +120,7 @@ impl NativeSource {
             reader: tokio::sync::Mutex::new(Slot::new(database.clone())),
             patience: Patience::new(database.patience()),
             writer: tokio::sync::Mutex::new(Slot::new(database.clone())),
-            asker: tokio::sync::Mutex::new(Slot::new(database.clone())),
-            parked: Parked::new(spec.relay.clone(), spec.replica),
+            parked: Parked::new(spec.relay.clone(), spec.replica, database),
             seq: AtomicI64::new(0),
             stints: AtomicU64::new(0),
             log: Mutex::new(Log::default()),
@@ -350,7 +347,8 @@ impl Source for NativeSource {
     }
 
     async fn held(&self, batch: &Batch) -> Result<Vec<usize>, Error> {
-        self.behind_parked(batch).await
+        let Some(here) = self.log(|log| log.incarnation.clone()) else { return Ok(Vec::new()) };
+        self.parked.waiting(&here, batch).await
     }
 
     async fn acknowledge(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error> {

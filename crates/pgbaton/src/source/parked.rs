@@ -10,9 +10,10 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use tokio_postgres::types::Type;
 
-use super::flush;
+use super::batch::Batch;
+use super::{Budget, flush};
 use crate::clock;
-use crate::connection::{Access, Connection, Parameter, incarnation};
+use crate::connection::{Access, Connection, Database, Parameter, Slot, incarnation};
 use crate::error::Error;
 use crate::lane::{RelayName, ReplicaId};
 use crate::lease::BootInstant;
@@ -33,6 +34,17 @@ pub struct Failed {
     pub after: Option<Duration>,
     /// Whether later messages of its key wait behind it once it is dead.
     pub holds: bool,
+}
+
+/// A row that cannot be a message is looked at again so much later: somebody may change it.
+const UNFIT_AGAIN: Duration = Duration::from_secs(10);
+
+impl Failed {
+    /// Of a row that cannot be a message for this reason.
+    pub(super) fn unfit(why: &Error) -> Self {
+        let (code, text) = ("source.unfit".to_owned(), why.in_words());
+        Self { code, text, counts: false, after: Some(UNFIT_AGAIN), holds: true }
+    }
 }
 
 /// How a message that was set aside stood when it was read to be tried again.
@@ -71,6 +83,23 @@ pub(super) struct Due {
     pub(super) seen: Seen,
     /// Of an adopted table.
     pub(super) row: Option<Vec<String>>,
+}
+
+/// As many of the first as go into one batch.
+pub(super) fn fitting(mut due: Vec<Due>, left: &mut usize, budget: &Budget) -> Vec<Due> {
+    let (mut bytes, mut count) = (0, 0);
+    for due in &due {
+        let fits = bytes + due.bytes <= budget.batch_bytes.min(*left);
+        let alone = count == 0 && (due.bytes <= *left || (*left > 0 && budget.one_more));
+        if count == budget.batch_messages || !(fits || alone) {
+            break;
+        }
+        bytes += due.bytes;
+        count += 1;
+    }
+    *left = left.saturating_sub(bytes);
+    due.truncate(count);
+    due
 }
 
 /// Attempts as columns of a statement.
@@ -113,6 +142,9 @@ fn millis(duration: Duration) -> i64 {
 
 /// How often it is asked which lanes have messages that were set aside: an operator may have brought some back.
 const ASKED_EVERY: Duration = Duration::from_secs(5);
+/// Keys that are asked for at once, and messages of each.
+const KEYS: i64 = 2_000;
+const EACH: i64 = 200;
 /// What is due and was not taken is asked for again no sooner.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -120,6 +152,8 @@ const AGAIN: Duration = Duration::from_millis(100);
 pub(super) struct Parked {
     relay: RelayName,
     replica: ReplicaId,
+    /// For questions.
+    asker: tokio::sync::Mutex<Slot>,
     known: Mutex<Known>,
 }
 
@@ -131,11 +165,14 @@ struct Known {
     asked: Option<BootInstant>,
     /// When the next one is due; `None`: not before it is asked again.
     due: Option<BootInstant>,
+    /// How many rows of an adopted table are, of the whole relay, up to a number.
+    rows: i64,
 }
 
 impl Parked {
-    pub(super) fn new(relay: RelayName, replica: ReplicaId) -> Self {
-        Self { relay, replica, known: Mutex::default() }
+    pub(super) fn new(relay: RelayName, replica: ReplicaId, database: &Database) -> Self {
+        let asker = tokio::sync::Mutex::new(Slot::new(database.clone()));
+        Self { relay, replica, asker, known: Mutex::default() }
     }
 
     fn known<T>(&self, f: impl FnOnce(&mut Known) -> T) -> T {
@@ -157,31 +194,43 @@ impl Parked {
     }
 
     /// Whether the lane may have some: nothing else needs to be asked for.
-    pub(super) fn may_be_in(&self, lane: i32) -> bool {
+    fn may_be_in(&self, lane: i32) -> bool {
         self.known(|known| known.asked.is_none() || known.lanes.contains(&lane))
     }
 
-    /// Whether it is time to ask which lanes have some.
-    pub(super) fn is_unknown(&self, now: BootInstant) -> bool {
-        self.known(|known| known.asked.is_none_or(|asked| now >= asked))
+    /// How many rows of an adopted table are set aside, as far as is known; `None` if none is for sure.
+    pub(super) fn rows(&self) -> Option<i64> {
+        self.known(|known| (known.asked.is_none() || !known.lanes.is_empty() || known.rows > 0).then_some(known.rows))
     }
 
     /// Those of these lanes that may have some that are due.
-    pub(super) fn to_ask(&self, lanes: &[i32], now: BootInstant) -> Vec<i32> {
+    fn to_ask(&self, lanes: &[i32], now: BootInstant) -> Vec<i32> {
         self.known(|known| match known.due {
             Some(due) if now >= due => lanes.iter().copied().filter(|lane| known.lanes.contains(lane)).collect(),
             _ => Vec::new(),
         })
     }
 
-    /// Asks which of these lanes, of so many, have some.
-    pub(super) async fn ask(
+    /// Of these lanes, of so many, those that have some that are due now, of those that are ready to take them.
+    pub(super) async fn ready(
         &self,
-        connection: &Connection,
         here: &Incarnation,
         of: i32,
         lanes: &[i32],
-    ) -> Result<(), Error> {
+        takes: impl Fn(&i32) -> bool,
+    ) -> Result<Vec<i32>, Error> {
+        if self.known(|known| known.asked.is_none_or(|asked| clock::now() >= asked)) {
+            let mut slot = self.asker.lock().await;
+            let connection = slot.take().await?;
+            self.ask(&connection, here, of, lanes).await?;
+            slot.put(connection);
+        }
+        let ready: Vec<i32> = lanes.iter().copied().filter(takes).collect();
+        Ok(self.to_ask(&ready, clock::now()))
+    }
+
+    /// Asks which of these lanes, of so many, have some.
+    async fn ask(&self, connection: &Connection, here: &Incarnation, of: i32, lanes: &[i32]) -> Result<(), Error> {
         let parameters: [Parameter<'_>; 3] =
             [(&self.relay.as_str(), Type::TEXT), (&of, Type::INT4), (&lanes, Type::INT4_ARRAY)];
         let statements = [(sql::INCARNATION, &[][..]), (sql::PARKED_LANES, &parameters)];
@@ -189,24 +238,37 @@ impl Parked {
         flush::same(here, &incarnation(&found)?, &self.relay)?;
         let Some(row) = rows.first() else { return Ok(()) };
         let (some, due): (Vec<i32>, Option<f64>) = (row.try_get("lanes")?, row.try_get("due")?);
+        let count: i64 = row.try_get("count")?;
         let now = clock::now();
         let due = due.map(|due| now.after(Duration::try_from_secs_f64(due / 1_000.0).unwrap_or_default()));
         self.known(|known| {
             known.lanes.retain(|lane| !lanes.contains(lane));
             known.lanes.extend(some);
             known.asked = Some(now.after(ASKED_EVERY));
+            known.rows = count;
             known.due = known.due.into_iter().chain(due).min();
         });
         Ok(())
     }
 
+    /// The places of those messages of a batch that wait behind one of their key.
+    pub(super) async fn waiting(&self, here: &Incarnation, batch: &Batch) -> Result<Vec<usize>, Error> {
+        if batch.hashes.is_empty() || !self.may_be_in(batch.grant.lane.number) {
+            return Ok(Vec::new());
+        }
+        let mut hashes = batch.hashes.clone();
+        hashes.sort_unstable();
+        hashes.dedup();
+        let mut slot = self.asker.lock().await;
+        let connection = slot.take().await?;
+        let held = self.held(&connection, here, &hashes).await?;
+        slot.put(connection);
+        let waits = |(_, hash): &(usize, &i64)| held.contains(*hash);
+        Ok(batch.hashes.iter().enumerate().filter(waits).map(|(place, _)| place).collect())
+    }
+
     /// Which of these keys later messages wait behind.
-    pub(super) async fn held(
-        &self,
-        connection: &Connection,
-        here: &Incarnation,
-        hashes: &[i64],
-    ) -> Result<BTreeSet<i64>, Error> {
+    async fn held(&self, connection: &Connection, here: &Incarnation, hashes: &[i64]) -> Result<BTreeSet<i64>, Error> {
         let parameters: [Parameter<'_>; 2] = [(&self.relay.as_str(), Type::TEXT), (&hashes, Type::INT8_ARRAY)];
         let statements = [(sql::INCARNATION, &[][..]), (sql::PARKED_HELD, &parameters)];
         let [found, rows] = connection.pipeline(Access::Look, statements).await?;
@@ -219,15 +281,15 @@ impl Parked {
         &self,
         connection: &Connection,
         here: &Incarnation,
-        (of, lanes): (i32, &[i32]),
-        (keys, each): (i64, i64),
+        of: i32,
+        lanes: &[i32],
     ) -> Result<Vec<Due>, Error> {
         let parameters: [Parameter<'_>; 5] = [
             (&self.relay.as_str(), Type::TEXT),
             (&of, Type::INT4),
             (&lanes, Type::INT4_ARRAY),
-            (&keys, Type::INT8),
-            (&each, Type::INT8),
+            (&KEYS, Type::INT8),
+            (&EACH, Type::INT8),
         ];
         let statements = [(sql::INCARNATION, &[][..]), (sql::PARKED_DUE, &parameters)];
         let [found, rows] = connection.pipeline(Access::Look, statements).await?;

@@ -17,6 +17,7 @@ use crate::metrics::Metrics;
 use crate::position::Incarnation;
 use crate::reminder::Reminder;
 use crate::source::flush;
+use crate::source::parked::Parked;
 use crate::source::patience::Patience;
 use crate::source::settle::{Ours, Registration};
 use crate::source::{Acknowledged, Batch, Behind, Budget, Dealt, Memory, Opaque, Opened, Read, Room, Source, Stint};
@@ -30,6 +31,7 @@ mod look;
 mod mark;
 mod pending;
 mod place;
+mod retry;
 mod row;
 mod statements;
 pub(crate) mod survey;
@@ -58,6 +60,7 @@ pub struct TableSource {
     writer: tokio::sync::Mutex<Slot>,
     /// For marks, which may change many rows.
     marking: Patience,
+    parked: Parked,
     /// Made when the table was last checked and found as it has to be.
     statements: RwLock<Option<Arc<Statements>>>,
     /// Why a later check refused it: nothing is read until one finds it good again.
@@ -105,6 +108,7 @@ impl TableSource {
         memory: Arc<Memory>,
         metrics: Arc<Metrics>,
     ) -> Self {
+        let parked = Parked::new(relay.clone(), replica, database);
         Self {
             relay,
             replica,
@@ -115,6 +119,7 @@ impl TableSource {
             patience: Patience::new(database.patience()),
             writer: tokio::sync::Mutex::new(Slot::new(database.clone())),
             marking: Patience::new(database.patience()),
+            parked,
             statements: RwLock::new(None),
             refusal: RwLock::new(None),
             pending: Mutex::default(),
@@ -251,6 +256,7 @@ impl Source for TableSource {
             }
             state.incarnation = Some(here.clone());
             state.taken.open(grant.clone(), stint, newest.registration);
+            self.parked.opened();
             Ok((stint, opened))
         })
     }
@@ -261,8 +267,9 @@ impl Source for TableSource {
         read.map_err(|error| in_plain_words(error, &self.relay, &self.spec.table))
     }
 
-    async fn held(&self, _: &Batch) -> Result<Vec<usize>, Error> {
-        Ok(Vec::new())
+    async fn held(&self, batch: &Batch) -> Result<Vec<usize>, Error> {
+        let Some(here) = self.state(|state| state.incarnation.clone()) else { return Ok(Vec::new()) };
+        self.parked.waiting(&here, batch).await
     }
 
     async fn acknowledge(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error> {

@@ -1,6 +1,7 @@
 -- Which of these lanes have messages that were set aside, and how soon one of the relay's is due.
 -- Parameters: $1 the relay, $2 the number of lanes, $3 the lanes.
--- Rows: one: the lanes, and milliseconds, which may be negative; null if none is due ever. Locks: none.
+-- Rows: one: the lanes, milliseconds, which may be negative (null if none is due ever), and how many rows of an adopted table are
+-- set aside, up to 200,000. Locks: none.
 -- Relies on: the index on the low twelve bits of the hash, of which each lane has some, and on (relay, next_at).
 select array(
     select l.lane from pg_catalog.unnest($3::integer[]) as l(lane)
@@ -9,4 +10,6 @@ select array(
         select from pg_catalog.generate_series(l.lane::bigint, 4095, $2::bigint) as b(bits)
         where exists (select from pgbaton.parked p where p.relay = $1::text and p.holds and p.hash & 4095 = b.bits))) as lanes,
   (select extract(epoch from p.next_at - pg_catalog.now()) * 1000
-   from pgbaton.parked p where p.relay = $1::text and p.next_at is not null order by p.next_at limit 1)::float8 as due
+   from pgbaton.parked p where p.relay = $1::text and p.next_at is not null order by p.next_at limit 1)::float8 as due,
+  (select pg_catalog.count(*) from (
+     select from pgbaton.parked p where p.relay = $1::text and p.row_id is not null limit 200000) r) as count

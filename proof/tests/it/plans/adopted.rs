@@ -134,10 +134,11 @@ impl Statements {
         );
         let mark: Vec<&str> = self.arguments.mark.iter().map(String::as_str).collect();
         let (limit, ids) = (LIMIT.to_string(), self.arguments.ids.as_str());
-        let calls: [(&'static str, &str, &[&str]); 8] = [
-            ("look", &read, &["16", "'{}'", &limit]),
-            ("look", &read, &["16", "'{1,7}'", &limit]),
-            ("fetch", &read, &["16", "16384", ids]),
+        let calls: [(&'static str, &str, &[&str]); 9] = [
+            ("look", &read, &["16", "'{}'", &limit, "null"]),
+            ("look", &read, &["16", "'{1,7}'", &limit, "null"]),
+            ("look", &read, &["16", "'{1,7}'", &limit, "'orders'"]),
+            ("fetch", &read, &["16384", ids]),
             ("mark", &write, &mark),
             ("mark_changed", &write, &[ids]),
             ("still", &write, &[ids]),

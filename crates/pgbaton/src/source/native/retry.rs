@@ -1,4 +1,4 @@
-//! Messages of the outbox that were set aside: which wait behind them, and those that are due, as batches.
+//! Messages of the outbox that were set aside and are due, as batches.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,37 +8,17 @@ use tokio_postgres::types::Type;
 use super::NativeSource;
 use super::place::{End, LogRows, StepPlace};
 use super::rows::with_message;
-use crate::clock;
 use crate::connection::{Access, Connection, Parameter};
 use crate::error::Error;
 use crate::lane;
 use crate::position::Incarnation;
 use crate::source::batch::Rows;
 use crate::source::brought::FoundBatch;
-use crate::source::parked::{Due, Seen};
+use crate::source::parked::{Due, Seen, fitting};
 use crate::source::{Batch, Budget, HeldMessages, Parking, Room};
 use crate::sql;
 
-/// Keys that one look brings at most, and messages of each.
-const KEYS: i64 = 2_000;
-const EACH: i64 = 200;
-
 impl NativeSource {
-    /// The places of those that wait behind one of their key.
-    pub(super) async fn behind_parked(&self, batch: &Batch) -> Result<Vec<usize>, Error> {
-        let here = self.log(|log| log.incarnation.clone());
-        let (true, Some(here)) = (self.parked.may_be_in(batch.grant.lane.number), here) else { return Ok(Vec::new()) };
-        let mut hashes = batch.hashes.clone();
-        hashes.sort_unstable();
-        hashes.dedup();
-        let mut slot = self.asker.lock().await;
-        let connection = slot.take().await?;
-        let held = self.parked.held(&connection, &here, &hashes).await?;
-        slot.put(connection);
-        let waits = |(_, hash): &(usize, &i64)| held.contains(*hash);
-        Ok(batch.hashes.iter().enumerate().filter(waits).map(|(place, _)| place).collect())
-    }
-
     /// Batches of messages that are due, one of a lane at most.
     pub(super) async fn due(&self, rooms: &[Room], budget: &Budget) -> Result<Vec<Batch>, Error> {
         let mut batches = Vec::new();
@@ -54,16 +34,8 @@ impl NativeSource {
         };
         let takes = |lane: &i32| rooms.iter().any(|room| room.grant.lane.number == *lane && room.room && room.retries);
         let mut left = budget.bytes;
-        let unknown = self.parked.is_unknown(clock::now());
         for (of, lanes) in by_number {
-            if unknown {
-                let mut slot = self.asker.lock().await;
-                let connection = slot.take().await?;
-                self.parked.ask(&connection, &here, of, &lanes).await?;
-                slot.put(connection);
-            }
-            let ready: Vec<i32> = lanes.into_iter().filter(takes).collect();
-            let ready = self.parked.to_ask(&ready, clock::now());
+            let ready = self.parked.ready(&here, of, &lanes, takes).await?;
             if !ready.is_empty() {
                 batches.extend(self.due_of(&here, of, &ready, (&mut left, budget)).await?);
             }
@@ -80,7 +52,7 @@ impl NativeSource {
     ) -> Result<Vec<Batch>, Error> {
         let mut slot = self.reader.lock().await;
         let connection = slot.take().await?.waiting(self.patience.most());
-        let due = self.parked.due(&connection, here, (of, lanes), (KEYS, EACH)).await?;
+        let due = self.parked.due(&connection, here, of, lanes).await?;
         let mut of_lanes: BTreeMap<i32, Vec<Due>> = BTreeMap::new();
         for due in due {
             of_lanes.entry(lane::of_hash(due.hash, of)).or_default().push(due);
@@ -131,21 +103,4 @@ impl NativeSource {
         let messages = HeldMessages::new(&self.memory, messages);
         Some(Batch { grant, stint, messages, hashes, rows, seen: Some(seen), parked: Parking::default() })
     }
-}
-
-/// As many of the first as go into one batch.
-fn fitting(mut due: Vec<Due>, left: &mut usize, budget: &Budget) -> Vec<Due> {
-    let (mut bytes, mut count) = (0, 0);
-    for due in &due {
-        let fits = bytes + due.bytes <= budget.batch_bytes.min(*left);
-        let alone = count == 0 && (due.bytes <= *left || (*left > 0 && budget.one_more));
-        if count == budget.batch_messages || !(fits || alone) {
-            break;
-        }
-        bytes += due.bytes;
-        count += 1;
-    }
-    *left = left.saturating_sub(bytes);
-    due.truncate(count);
-    due
 }

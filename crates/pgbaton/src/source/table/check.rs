@@ -84,7 +84,9 @@ impl TableSource {
         let (nothing_to_fetch, nothing_to_mark, no_rows) =
             (self.nothing_to_fetch(), self.nothing_to_mark(), self.no_rows());
         let (of, lanes, most) = (1_i32, Vec::<i32>::new(), 100_i64);
-        let look: [Parameter<'_>; 3] = [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8)];
+        let nothing: Option<&str> = None;
+        let look: [Parameter<'_>; 4] =
+            [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8), (&nothing, Type::TEXT)];
         let Statements { look: sql, fetch, mark, mark_changed, still, behind, .. } = statements;
         let explained = [sql, fetch, mark, mark_changed, still, behind].map(|sql| explained(sql));
         let [look_of, fetch, mark, mark_changed, still, behind] = &explained;
@@ -172,7 +174,9 @@ impl TableSource {
 /// or walks over all that was marked: it works, and costs more the more there is.
 pub(super) async fn is_indexed(connection: &Connection, statements: &Statements) -> Result<bool, Error> {
     let (of, lanes, most) = (1_i32, Vec::<i32>::new(), 100_i64);
-    let parameters: [Parameter<'_>; 3] = [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8)];
+    let nothing: Option<&str> = None;
+    let parameters: [Parameter<'_>; 4] =
+        [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8), (&nothing, Type::TEXT)];
     let explain = explained(&statements.look);
     let [look] =
         connection.pipeline(Access::ReadTheirs, [(Verb { name: "explain", sql: &explain }, &parameters)]).await?;

@@ -73,11 +73,11 @@ const TRY_EVERY: Duration = Duration::from_secs(1);
 
 /// What was asked for, lane after lane; rows come back by their numbers in it, from 1.
 #[derive(Clone)]
-struct Chunk {
-    rows: Vec<(Asked, RowId)>,
-    of: i32,
+pub(super) struct Chunk {
+    pub(super) rows: Vec<(Asked, RowId)>,
+    pub(super) of: i32,
     /// Larger ones come without their content.
-    inline: i32,
+    pub(super) inline: i32,
 }
 
 impl Chunk {
@@ -334,7 +334,7 @@ impl TableSource {
         format!("{what} cannot be read as it is configured to be ({})", error.sql_state().unwrap_or_default())
     }
 
-    fn no_message(&self, id: &str, why: &str) -> Error {
+    pub(super) fn no_message(&self, id: &str, why: &str) -> Error {
         Error::refused(
             format!("row {id} of {} cannot be delivered: {why}", self.spec.table),
             "Change the row, or have `pending` leave it out. Until then it holds its lane",
@@ -343,7 +343,7 @@ impl TableSource {
 
     /// Fetches a row by itself, whatever its size: its message and its version; none if it is no longer pending, or of another
     /// lane by now.
-    async fn alone(
+    pub(super) async fn alone(
         &self,
         connection: &Connection,
         chunk: &Chunk,
@@ -467,7 +467,7 @@ fn in_turn(of: &BTreeSet<i32>, served: i32) -> impl Iterator<Item = i32> {
 }
 
 /// Why there is no message of a row that was fetched by itself.
-enum Alone {
+pub(super) enum Alone {
     /// The row cannot be one.
     NoMessage(Error),
     Failed(Error),

@@ -51,6 +51,10 @@ impl TableSource {
         let (Some(here), false) = (here, asked.is_empty()) else {
             return Ok(self.nothing_read());
         };
+        let due = self.due(lanes, &here, budget).await?;
+        if !due.is_empty() {
+            return Ok(Read { batches: due, next: Next::Now, ..self.nothing_read() });
+        }
         if look {
             let began = clock::now();
             let looked = self.look(&asked, &here).await;
@@ -91,8 +95,12 @@ impl TableSource {
                 // All of them, which spares the comparison of every row.
                 lanes.clear();
             }
-            let most = MOST.saturating_add(i64::try_from(known).unwrap_or(i64::MAX));
-            let parameters: [Parameter<'_>; 3] = [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8)];
+            // What is set aside is walked over: the more of it, the more is found in one walk.
+            let aside = self.parked.rows();
+            let relay = aside.map(|_| self.relay.as_str());
+            let most = MOST.max(aside.unwrap_or_default()).saturating_add(i64::try_from(known).unwrap_or(i64::MAX));
+            let parameters: [Parameter<'_>; 4] =
+                [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8), (&relay, Type::TEXT)];
             let mut slot = self.reader.lock().await;
             let connection = slot.take().await?.waiting(self.patience.now());
             let verb = Verb { name: "look", sql: &statements.look };

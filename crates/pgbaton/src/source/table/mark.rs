@@ -27,7 +27,9 @@ use crate::error::{Error, Kind};
 use crate::history;
 use crate::lane::Grant;
 use crate::position::Incarnation;
-use crate::source::{Acknowledged, Bookmark, Dealt, Stint};
+use crate::source::batch::{Aside, AsideOfTable, AsideRow};
+use crate::source::parked::Attempts;
+use crate::source::{Acknowledged, Bookmark, Dealt, Parking, Stint};
 use crate::sql::{self, Verb};
 
 /// Rows that are marked in one transaction, unless one batch alone has more: others wait for their locks.
@@ -45,6 +47,8 @@ struct Piece {
     stint: Option<Stint>,
     batch: i64,
     rows: Vec<TakenRow>,
+    /// What becomes of rows that are set aside.
+    parked: Parking,
 }
 
 /// How marking one transaction's batches ended.
@@ -117,8 +121,8 @@ impl TableSource {
         next: &Bookmark,
         here: &Incarnation,
     ) -> Result<(), Error> {
-        let rows = rows_of(next, self.spec.id.len())?;
-        let piece = Piece { grant: grant.clone(), stint: None, batch, rows };
+        let (rows, parked) = rows_of(next, self.spec.id.len())?;
+        let piece = Piece { grant: grant.clone(), stint: None, batch, rows, parked };
         for _ in 0..SETTLING_TRIES {
             match self.mark_round(std::slice::from_ref(&piece), here).await?.pop() {
                 None => return Ok(()),
@@ -132,12 +136,15 @@ impl TableSource {
 
     /// The rows of one batch, if they are not marked yet.
     fn piece(&self, dealt: &Dealt) -> Result<Option<Piece>, Error> {
-        let Dealt { grant, stint, batch, next, .. } = dealt;
-        if !self.state(|state| state.taken.is_due(grant, *stint, *batch)) {
+        let Dealt { grant, stint, batch, next, parked } = dealt;
+        let due = self.state(|state| state.taken.is_due(grant, *stint, *batch));
+        if !due && parked.is_empty() {
             return Ok(None);
         }
-        let rows = rows_of(next, self.spec.id.len())?;
-        Ok(Some(Piece { grant: grant.clone(), stint: Some(*stint), batch: *batch, rows }))
+        // Of a batch of which all was set aside, none.
+        let (rows, _) = rows_of(next, self.spec.id.len())?;
+        let parked = parked.clone();
+        Ok(Some(Piece { grant: grant.clone(), stint: Some(*stint), batch: *batch, rows, parked }))
     }
 
     /// Marks these together, and, if that fails for a reason that may lie in one row, lane by lane. Gives the lanes for which
@@ -213,7 +220,7 @@ impl TableSource {
         self.tell_of_changed(&besides.changed);
         self.tell_of_gone(&besides.gone);
         let mut ended = Vec::new();
-        for Piece { grant, stint, batch, rows } in pieces {
+        for Piece { grant, stint, batch, rows, parked } in pieces {
             let number = grant.lane.number;
             if besides.over.contains(&number) {
                 // By the next attempt it is forgotten.
@@ -222,7 +229,17 @@ impl TableSource {
                 ended.push((number, Acknowledged::LaneLost(grant.lane.clone(), grant.epoch)));
             } else {
                 if let Some(stint) = stint {
-                    self.state(|state| state.taken.marked(grant, *stint, *batch, rows));
+                    let aside = parked.aside.iter().filter_map(|aside| match &aside.row {
+                        AsideRow::Table(row) => Some(&row.row.id),
+                        AsideRow::Log(_) => None,
+                    });
+                    self.state(|state| {
+                        state.taken.marked(grant, *stint, *batch, rows);
+                        state.taken.set_aside(grant, *stint, aside);
+                    });
+                }
+                if !parked.is_empty() {
+                    self.parked.changed(number, parked.due());
                 }
             }
         }
@@ -347,6 +364,7 @@ impl TableSource {
         if !swallowed.is_empty() {
             return Ok(Marked::Swallowed(swallowed));
         }
+        self.park(connection, pieces, &met.ours).await?;
         connection.commit(sql::INCARNATION, &[]).await?;
         history::acknowledged(self.replica, sent, here, || {
             (
@@ -357,6 +375,60 @@ impl TableSource {
         let lost = lanes.into_iter().filter(|lane| !met.ours.contains(lane)).collect();
         let met = any || !changed.is_empty();
         Ok(Marked::But(Besides { lost, over: Vec::new(), changed, gone, met }))
+    }
+
+    /// What becomes of rows that are set aside, of lanes that are ours.
+    async fn park(&self, connection: &Connection, pieces: &[&Piece], ours: &HashSet<i32>) -> Result<(), Error> {
+        let ours = |piece: &&&Piece| ours.contains(&piece.grant.lane.number) && !piece.parked.is_empty();
+        let pieces: Vec<&&Piece> = pieces.iter().filter(ours).collect();
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        // The user's triggers are through.
+        connection.then(sql::OWN_PATH, &[]).await?;
+        for piece in pieces {
+            self.park_rows(connection, &piece.parked.aside).await?;
+            if !piece.parked.tried.is_empty() {
+                self.parked.write(connection, &piece.parked.tried).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn park_rows(&self, connection: &Connection, aside: &[Aside]) -> Result<(), Error> {
+        let attempts = Attempts::of(aside.iter().map(|aside| aside.failed.as_ref()));
+        let rows: Vec<&AsideOfTable> = aside
+            .iter()
+            .filter_map(|aside| match &aside.row {
+                AsideRow::Table(row) => Some(row),
+                AsideRow::Log(_) => None,
+            })
+            .collect();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<&str> = rows.iter().map(|row| row.id.as_str()).collect();
+        let hashes: Vec<i64> = rows.iter().map(|row| row.hash).collect();
+        let row_ids: Vec<String> = rows.iter().map(|row| row.row.id.as_array()).collect();
+        let topics: Vec<&str> = rows.iter().map(|row| row.topic.as_str()).collect();
+        let keys: Vec<Option<&str>> = rows.iter().map(|row| row.key.as_deref()).collect();
+        let sizes: Vec<i32> = rows.iter().map(|row| i32::try_from(row.bytes).unwrap_or(i32::MAX)).collect();
+        let created: Vec<i64> = rows.iter().map(|row| row.created_at).collect();
+        let relay = self.relay.as_str();
+        let mut parameters: Vec<Parameter<'_>> = vec![
+            (&relay, Type::TEXT),
+            (&self.replica.0, Type::UUID),
+            (&ids, Type::TEXT_ARRAY),
+            (&hashes, Type::INT8_ARRAY),
+            (&row_ids, Type::TEXT_ARRAY),
+            (&topics, Type::TEXT_ARRAY),
+            (&keys, Type::TEXT_ARRAY),
+            (&sizes, Type::INT4_ARRAY),
+            (&created, Type::INT8_ARRAY),
+        ];
+        parameters.extend(attempts.parameters());
+        connection.then(sql::PARK_ROWS, &parameters).await?;
+        Ok(())
     }
 
     /// Marks what is pending because it is another version than the one that was read, in the same transaction. Gives what was

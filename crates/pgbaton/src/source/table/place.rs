@@ -8,9 +8,10 @@ use serde_json::value::RawValue;
 use super::taken::{RowId, TakenRow};
 use crate::error::{Error, Kind};
 use crate::position::Incarnation;
-use crate::source::Bookmark;
-use crate::source::batch::leave_out;
+use crate::source::batch::{Aside, AsideOfTable, AsideRow, leave_out};
+use crate::source::parked::{Failed, TriedAgain};
 use crate::source::settle::Registration;
+use crate::source::{Bookmark, Parking};
 
 /// What a bookmark holds: the rows of its batch, for their mark, and for a sink that keeps positions.
 #[derive(Serialize, Deserialize)]
@@ -20,15 +21,24 @@ struct Place {
     rows: Vec<String>,
     /// Which version of each row was read.
     versions: Vec<Option<i64>>,
+    /// Rows that are set aside with it. Whoever finds this at a sink sets them aside.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    aside: Vec<(AsideOfTable, Option<Failed>)>,
+    /// Messages that had been set aside and were delivered with it, by their ids and hashes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    carried: Vec<(String, i64)>,
 }
 
-/// The rows that a bookmark names, by ids of so many columns.
-pub(super) fn rows_of(bookmark: &Bookmark, columns: usize) -> Result<Vec<TakenRow>, Error> {
-    let Place { rows, versions, .. } = serde_json::from_str(bookmark.place.get())
+/// The rows that a bookmark names, by ids of so many columns, and what is to be written of those that are set aside.
+pub(super) fn rows_of(bookmark: &Bookmark, columns: usize) -> Result<(Vec<TakenRow>, Parking), Error> {
+    let Place { rows, versions, aside, carried, .. } = serde_json::from_str(bookmark.place.get())
         .map_err(|error| Error::new(Kind::Internal, "a position cannot be read").because(error))?;
     let versions = versions.into_iter().chain(std::iter::repeat(None));
     let row = |(id, version): (&[String], _)| TakenRow { id: RowId(id.to_vec().into()), version };
-    Ok(rows.chunks(columns).zip(versions).map(row).collect())
+    let aside = aside.into_iter().map(|(row, failed)| Aside { row: AsideRow::Table(row), failed });
+    let (gone, hashes) = carried.into_iter().unzip();
+    let parked = Parking { aside: aside.collect(), tried: TriedAgain { gone, failed: Vec::new(), hashes } };
+    Ok((rows.chunks(columns).zip(versions).map(row).collect(), parked))
 }
 
 /// The rows of one batch.
@@ -49,11 +59,18 @@ impl TableRows {
 }
 
 impl TableRows {
-    pub(in crate::source) fn bookmark(&self) -> Result<Bookmark, Error> {
+    /// With what is set aside, and what had been and is delivered.
+    pub(in crate::source) fn bookmark(&self, aside: &[Aside], carried: &[(String, i64)]) -> Result<Bookmark, Error> {
+        let aside = aside.iter().filter_map(|Aside { row, failed }| match row {
+            AsideRow::Table(row) => Some((row.clone(), failed.clone())),
+            AsideRow::Log(_) => None,
+        });
         let place = Place {
             registration: self.registration.clone(),
             rows: self.rows.iter().flat_map(|row| row.id.0.iter().cloned()).collect(),
             versions: self.rows.iter().map(|row| row.version).collect(),
+            aside: aside.collect(),
+            carried: carried.to_vec(),
         };
         let place: Box<RawValue> = serde_json::value::to_raw_value(&place)
             .map_err(|error| Error::new(Kind::Internal, "a position cannot be written down").because(error))?;

@@ -18,7 +18,8 @@ use crate::sql::{literal, quoted};
 pub(super) struct Statements {
     /// Ids of pending rows, in order, all in one snapshot.
     ///
-    /// Parameters: $1 number of lanes, $2 the lanes (empty: all), $3 how many rows.
+    /// Parameters: $1 number of lanes, $2 the lanes (empty: all), $3 how many rows, $4 the relay if some of its rows are set aside:
+    /// those are left out.
     /// Rows: the id's columns as texts, the lane. Locks: none.
     pub(super) look: String,
     /// Rows by id, those that are still pending, in the order in which they are asked for.
@@ -93,9 +94,12 @@ impl Parts<'_> {
     fn look(&self) -> String {
         let (ids, lane, table, pending) = (self.ids(), self.lane(), self.rows(), self.pending());
         let order = self.order();
+        let texts = self.spec.id.iter().map(|id| self.id_text(id)).collect::<Vec<_>>().join(", ");
         format!(
             "select {ids}, {lane} as pgbaton_lane\nfrom {table}\nwhere {pending}\n\
-             and ($2::integer[] operator(pg_catalog.=) '{{}}' or {lane} = any($2::integer[]))\norder by {order} limit $3::bigint"
+             and ($2::integer[] operator(pg_catalog.=) '{{}}' or {lane} = any($2::integer[]))\n\
+             and ($4::text is null or not exists (select from pgbaton.parked pgbaton_parked\n  \
+             where pgbaton_parked.relay operator(pg_catalog.=) $4::text and pgbaton_parked.row_id operator(pg_catalog.=) array[{texts}]))\norder by {order} limit $3::bigint"
         )
     }
 

@@ -50,7 +50,9 @@ impl TableSource {
         let mut slot = self.reader.lock().await;
         let connection = slot.take().await?;
         let (of, lanes) = (1_i32, Vec::<i32>::new());
-        let parameters: [Parameter<'_>; 3] = [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8)];
+        let nothing: Option<&str> = None;
+        let parameters: [Parameter<'_>; 4] =
+            [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8), (&nothing, Type::TEXT)];
         let look = Verb { name: "look", sql: &statements.look };
         let [found, rows] =
             connection.pipeline(Access::ReadTheirs, [(sql::INCARNATION, &[]), (look, &parameters)]).await?;

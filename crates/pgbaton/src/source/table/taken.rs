@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
 
 use crate::error::Error;
@@ -15,10 +16,29 @@ use crate::source::Stint;
 use crate::source::settle::Registration;
 
 /// A row by its id columns, as texts.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "Vec<String>", into = "Vec<String>")]
 pub(in crate::source) struct RowId(pub(super) Arc<[String]>);
 
+impl From<Vec<String>> for RowId {
+    fn from(columns: Vec<String>) -> Self {
+        Self(columns.into())
+    }
+}
+
+impl From<RowId> for Vec<String> {
+    fn from(id: RowId) -> Self {
+        id.0.to_vec()
+    }
+}
+
 impl RowId {
+    /// As the text of an array.
+    pub(super) fn as_array(&self) -> String {
+        let quoted = |text: &String| format!("\"{}\"", text.replace('\\', r"\\").replace('"', r#"\""#));
+        format!("{{{}}}", self.0.iter().map(quoted).collect::<Vec<_>>().join(","))
+    }
+
     /// Reads an id of so many columns, from this column of an answer on.
     pub(super) fn read(row: &Row, from: usize, columns: usize) -> Result<Self, Error> {
         let id = (0..columns).map(|n| row.try_get(from + n)).collect::<Result<Vec<String>, _>>()?;
@@ -27,7 +47,7 @@ impl RowId {
 }
 
 /// A row that was taken to be delivered.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::source) struct TakenRow {
     pub(super) id: RowId,
     /// Which version of it was read; `None` if that is not known.
@@ -207,6 +227,13 @@ impl Taken {
     /// not yet.
     pub(super) fn is_due(&self, grant: &Grant, stint: Stint, batch: i64) -> bool {
         self.of_stint(grant, stint).is_some_and(|lane| lane.marked < batch)
+    }
+
+    /// These rows, which were taken in this stint, are set aside.
+    pub(super) fn set_aside<'a>(&mut self, grant: &Grant, stint: Stint, rows: impl IntoIterator<Item = &'a RowId>) {
+        if self.is_open(grant, stint) {
+            self.marked.extend(rows.into_iter().cloned());
+        }
     }
 
     /// The rows of the lane's batch of this number, which were taken in this stint, are marked. Said once more it means nothing:
