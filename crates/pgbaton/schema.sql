@@ -209,6 +209,10 @@ begin
     adopted = coalesce((
       select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace
       where format('"%s"."%s"', replace(n.nspname, '"', '""'), replace(c.relname, '"', '""')) = r.definition ->> 'table'), r.adopted);
+  -- What is delivered anyway is read from the outbox, in its order; of all else every position has passed the message.
+  delete from pgbaton.parked p using pgbaton.outbox o
+    where o.id = p.log_id and o.message_id::text = p.id and o.xid = pg_current_xact_id() and p.dead_at is null;
+  update pgbaton.parked p set xid = '3' where p.xid is not null;
   delete from pgbaton.position;
   insert into pgbaton.position (leaf, relay, lane, epoch, seq, batch, consumed, floor, last)
     select f.leaf, l.relay, l.lane, l.epoch, 0, coalesce((batches ->> (l.relay || ' ' || l.lane))::bigint, 0),
@@ -543,6 +547,45 @@ ALTER TABLE pgbaton.outbox ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE TABLE pgbaton.parked (
+    relay text NOT NULL,
+    id text NOT NULL,
+    hash bigint NOT NULL,
+    number bigint NOT NULL,
+    xid xid8,
+    log_id bigint,
+    row_id text[],
+    topic text NOT NULL,
+    key text,
+    headers json,
+    payload bytea,
+    payload_json json,
+    size integer NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    next_at timestamp with time zone,
+    first_at timestamp with time zone,
+    last_at timestamp with time zone,
+    code text,
+    faults jsonb DEFAULT '[]'::jsonb NOT NULL,
+    dead_at timestamp with time zone,
+    holds boolean DEFAULT true NOT NULL,
+    parked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT parked_check CHECK ((((xid IS NULL) = (log_id IS NULL)) AND ((log_id IS NULL) <> (row_id IS NULL)))),
+    CONSTRAINT parked_check1 CHECK (((next_at IS NULL) OR (dead_at IS NULL))),
+    CONSTRAINT parked_check2 CHECK ((holds OR (dead_at IS NOT NULL)))
+)
+WITH (fillfactor='80');
+
+ALTER TABLE pgbaton.parked ALTER COLUMN number ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME pgbaton.parked_number_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE pgbaton.position_0 (
     leaf smallint NOT NULL,
     relay text NOT NULL,
@@ -604,6 +647,9 @@ ALTER TABLE ONLY pgbaton.lane
 ALTER TABLE ONLY pgbaton.migration
     ADD CONSTRAINT migration_pkey PRIMARY KEY (version);
 
+ALTER TABLE ONLY pgbaton.parked
+    ADD CONSTRAINT parked_pkey PRIMARY KEY (relay, id);
+
 ALTER TABLE ONLY pgbaton.position_leaf
     ADD CONSTRAINT position_leaf_pkey PRIMARY KEY (only_row);
 
@@ -629,6 +675,16 @@ CREATE INDEX outbox_0_id_idx ON pgbaton.outbox_0 USING btree (id);
 CREATE INDEX outbox_xid_id ON ONLY pgbaton.outbox USING btree (xid, id);
 
 CREATE INDEX outbox_0_xid_id_idx ON pgbaton.outbox_0 USING btree (xid, id);
+
+CREATE INDEX parked_due ON pgbaton.parked USING btree (relay, next_at) WHERE (next_at IS NOT NULL);
+
+CREATE UNIQUE INDEX parked_head ON pgbaton.parked USING btree (relay, hash) WHERE (next_at IS NOT NULL);
+
+CREATE INDEX parked_key ON pgbaton.parked USING btree (relay, hash, number) WHERE holds;
+
+CREATE INDEX parked_lane ON pgbaton.parked USING btree (relay, ((hash & (4095)::bigint))) WHERE holds;
+
+CREATE INDEX parked_row ON pgbaton.parked USING btree (relay, row_id) WHERE (row_id IS NOT NULL);
 
 CREATE UNIQUE INDEX position_newest ON ONLY pgbaton."position" USING btree (leaf, relay, lane, epoch DESC, seq DESC);
 

@@ -257,6 +257,8 @@ fn log_counts(answers: &Answers) {
             repeated = counts.repeated,
             retried = counts.retried,
             rejected = counts.rejected,
+            set_aside = counts.set_aside,
+            dead = counts.dead,
             sink_failures = counts.sink_failures,
             acknowledgements = counts.acknowledgements,
             lanes = counts.lanes,

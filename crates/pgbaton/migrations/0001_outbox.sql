@@ -335,6 +335,7 @@ create index parked_key on pgbaton.parked (relay, hash, number) where holds;    
 create unique index parked_head on pgbaton.parked (relay, hash) where next_at is not null;        -- one of each key is tried
 create index parked_due on pgbaton.parked (relay, next_at) where next_at is not null;
 create index parked_lane on pgbaton.parked (relay, (hash & 4095)) where holds;  -- no relay has more lanes
+create index parked_dead on pgbaton.parked (relay, dead_at) where dead_at is not null;
 create index parked_row on pgbaton.parked (relay, row_id) where row_id is not null;
 
 -- Who still needs a segment, or why it is kept; null if nobody does. A lane has passed it when everything in it is visible

@@ -156,7 +156,6 @@ fn letter(outcome: &Outcome) -> char {
 fn failure(error: &AppendError) -> &'static str {
     match error {
         AppendError::SinkDown(_) => "down",
-        // Told as outcomes as long as `publish` makes those of it.
         AppendError::Refused(_) => "refused",
         AppendError::Fenced { .. } => "fenced",
         AppendError::Ambiguous(_) => "ambiguous",
@@ -175,19 +174,28 @@ pub(crate) struct Position<'a> {
     pub(crate) again: bool,
 }
 
-/// These positions were written by a transaction whose first statement was sent at `sent`, and messages of an adopted table whose
-/// rows had been changed since they were read were marked with the others.
+/// What a transaction has written.
+pub(crate) struct Acknowledged<'a> {
+    pub(crate) positions: Vec<Position<'a>>,
+    /// Messages of an adopted table whose rows had been changed since they were read, and were marked with the others.
+    pub(crate) changed: Vec<String>,
+    /// Messages that are set aside with them.
+    pub(crate) aside: Vec<String>,
+}
+
+/// This was written by a transaction whose first statement was sent at `sent`.
 pub(crate) fn acknowledged<'a>(
     replica: ReplicaId,
     sent: BootInstant,
     here: &Incarnation,
-    written: impl FnOnce() -> (Vec<Position<'a>>, Vec<String>),
+    written: impl FnOnce() -> Acknowledged<'a>,
 ) {
     tell("acknowledged", || {
-        let (positions, changed) = written();
+        let Acknowledged { positions, changed, aside } = written();
         let positions: Vec<Value> = positions.iter().map(position).collect();
         let (replica, sent) = (id(replica), nanos(sent));
-        json!({ "replica": replica, "sent": sent, "timeline": here.timeline, "positions": positions, "changed": changed })
+        let timeline = here.timeline;
+        json!({ "replica": replica, "sent": sent, "timeline": timeline, "positions": positions, "changed": changed, "aside": aside })
     });
 }
 

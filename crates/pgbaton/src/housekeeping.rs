@@ -6,12 +6,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::connection::{Database, Slot};
+use tokio_postgres::types::Type;
+
+use crate::connection::{Access, Database, Slot};
 use crate::error::Error;
 use crate::lane::ReplicaId;
 use crate::metrics::{self, AllMetrics};
 use crate::relay::Relay;
 use crate::source::Behind;
+use crate::sql;
 
 mod positions;
 pub(crate) mod segments;
@@ -36,12 +39,13 @@ pub(crate) async fn run(
 ) -> Result<(), Error> {
     let mut slot = Slot::new(database);
     let mut segments = Segments::of(replica);
-    let mut failures = [const { Failures(0) }; 3];
+    let mut failures = [const { Failures(0) }; 4];
     for look in 1_u32.. {
         tokio::time::sleep(LOOK_EVERY).await;
         // One that fails does not keep the others from their work.
-        let [measuring, emptying, pruning] = &mut failures;
+        let [measuring, counting, emptying, pruning] = &mut failures;
         measuring.told(measure(&relays).await, "measuring how far behind relays are");
+        counting.told(count_parked(&mut slot, &relays).await, "counting messages that are set aside");
         emptying.told(empty_segments(&mut slot, &mut segments, &metrics).await, "emptying segments");
         pruning.told(prune_positions(&mut slot).await, "pruning positions");
         let all = look.is_multiple_of(LOOKS_A_CHECK);
@@ -75,6 +79,21 @@ async fn measure(relays: &[Arc<Relay>]) -> Result<(), Error> {
         }
     }
     failed
+}
+
+/// How many messages of each relay are set aside, whoever owns its lanes.
+async fn count_parked(slot: &mut Slot, relays: &[Arc<Relay>]) -> Result<(), Error> {
+    let connection = slot.take().await?;
+    let names: Vec<&str> = relays.iter().map(|relay| relay.spec.name.as_str()).collect();
+    let [rows] = connection.pipeline(Access::Look, [(sql::PARKED_COUNTS, &[(&names, Type::TEXT_ARRAY)])]).await?;
+    slot.put(connection);
+    for row in &rows {
+        let name: &str = row.try_get("relay")?;
+        if let Some(relay) = relays.iter().find(|relay| relay.spec.name.as_str() == name) {
+            relay.metrics.parked(row.try_get("parked")?, row.try_get("dead")?);
+        }
+    }
+    Ok(())
 }
 
 /// Failures of one kind of work in a row. One by itself means nothing: another replica holds a lock, or the database is away.

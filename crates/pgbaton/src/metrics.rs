@@ -106,6 +106,9 @@ pub struct Metrics {
     /// Less than 0: not measured yet.
     behind: AtomicI64,
     oldest_micros: AtomicI64,
+    /// Less than 0: not counted yet.
+    parked: AtomicI64,
+    dead_now: AtomicI64,
     /// When that was measured, in nanoseconds since boot.
     measured_at: AtomicU64,
     /// What to add to this machine's wall clock to get the database server's, in microseconds.
@@ -133,6 +136,8 @@ impl Default for Metrics {
             tier: AtomicU8::new(0),
             behind: AtomicI64::new(-1),
             oldest_micros: AtomicI64::new(-1),
+            parked: AtomicI64::new(-1),
+            dead_now: AtomicI64::new(-1),
             measured_at: AtomicU64::new(0),
             server_clock: AtomicI64::new(0),
             commit_to_delivery: Histogram::default(),
@@ -183,6 +188,8 @@ pub struct Counts {
     pub tier: Option<Tier>,
     /// [`names::IDS_BEHIND`]; `None` until it was measured.
     pub behind: Option<u64>,
+    /// Messages that are set aside and dead ones, up to 10,000 each; `None` until they were counted.
+    pub parked: Option<(u64, u64)>,
     /// [`names::OLDEST`]; `None` until it was measured.
     pub oldest: Option<Duration>,
     /// [`names::SINK_DOWN`]; `None` if it is not.
@@ -257,6 +264,12 @@ impl Metrics {
 
     pub(crate) fn sink_is_up(&self) {
         *self.sink_down.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// How many messages are set aside, and how many are dead.
+    pub(crate) fn parked(&self, parked: i64, dead: i64) {
+        self.parked.store(parked, Ordering::Relaxed);
+        self.dead_now.store(dead, Ordering::Relaxed);
     }
 
     /// How many ids of the outbox have not been passed by all lanes, and how old the oldest message is that was not
@@ -335,6 +348,7 @@ impl Metrics {
             refused: read(&self.refused),
             tier: Tier::of_number(self.tier.load(Ordering::Relaxed)),
             behind: known(&self.behind),
+            parked: known(&self.parked).zip(known(&self.dead_now)),
             oldest: self.oldest(),
             sink_down: *self.sink_down.lock().unwrap_or_else(PoisonError::into_inner),
         }

@@ -82,6 +82,7 @@ verbs! {
     OWN_PATH = "own_path",
     PARK = "park",
     PARK_ROWS = "park_rows",
+    PARKED_COUNTS = "parked_counts",
     PARKED_DELIVERED = "parked_delivered",
     PARKED_DUE = "parked_due",
     PARKED_FAILED = "parked_failed",

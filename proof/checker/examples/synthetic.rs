@@ -152,8 +152,8 @@ fn deliver(lane: &mut Lane, out: &mut Out, stage: &mut Out, t: Nanos) -> io::Res
     out.tell(t + 1, Event::Answered { replica: replica.clone(), grant: grant.clone(), batch, answer })?;
     if batch % TO_ONE_POSITION == 0 {
         let positions = vec![Position { grant, batch, consumed: Some(t), again: false }];
-        let (sent, changed) = (t + 2, Vec::new());
-        out.tell(t + 3, Event::Acknowledged { replica, sent, timeline: 1, positions, changed })?;
+        let (sent, changed, aside) = (t + 2, Vec::new(), Vec::new());
+        out.tell(t + 3, Event::Acknowledged { replica, sent, timeline: 1, positions, changed, aside })?;
     }
     Ok(())
 }

@@ -54,7 +54,7 @@ pub struct Coverage {
 pub fn may_have_arrived(publish: &Publish) -> bool {
     match publish.answer {
         Answer::Letters | Answer::Ambiguous => true,
-        Answer::Refused(Refusal::Fenced | Refusal::Moved) => false,
+        Answer::Refused(Refusal::Fenced | Refusal::Moved | Refusal::OneOfThem) => false,
         Answer::Down | Answer::Cut | Answer::None | Answer::Refused(Refusal::LeaseOver) => publish.writing.is_some(),
     }
 }

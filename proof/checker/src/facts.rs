@@ -63,6 +63,8 @@ pub struct Facts {
     pub acks: Vec<Ack>,
     /// Messages whose rows were told to have been changed since they were read, and where that is told.
     pub changed: Vec<(MessageNo, Line)>,
+    /// Messages that were told to be set aside, and when.
+    pub aside: Vec<(MessageNo, Nanos)>,
     /// Segments that were emptied.
     pub emptied: Vec<Emptied>,
     /// Faults, by their numbers.
@@ -287,6 +289,8 @@ pub enum Refusal {
     Fenced,
     /// The sink holds another position than was thought.
     Moved,
+    /// The sink takes all of a batch or nothing, and does not take one of these messages.
+    OneOfThem,
     /// The clock was compared with the lease, and it was over: at once, or after something had been sent that the sink did not
     /// confirm.
     LeaseOver,

@@ -23,11 +23,15 @@ impl Facts {
             Event::Answered { replica, grant, batch, answer } => {
                 self.answered(t, line, (&replica, grant, batch), &answer);
             }
-            Event::Acknowledged { sent, timeline, positions, changed, .. } => {
+            Event::Acknowledged { sent, timeline, positions, changed, aside, .. } => {
                 positions.into_iter().for_each(|position| self.ack((sent, timeline), t, line, position));
                 for id in &changed {
                     let message = self.ids.number(id);
                     self.changed.push((message, line));
+                }
+                for id in &aside {
+                    let message = self.ids.number(id);
+                    self.aside.push((message, t));
                 }
             }
             Event::Emptied { segment, .. } => self.emptied.push(Emptied { segment, t, line }),
@@ -220,6 +224,7 @@ impl Facts {
             "down" => Answer::Down,
             "fenced" => Answer::Refused(Refusal::Fenced),
             "moved" => Answer::Refused(Refusal::Moved),
+            "refused" => Answer::Refused(Refusal::OneOfThem),
             "lease_over" => Answer::Refused(Refusal::LeaseOver),
             "ambiguous" => Answer::Ambiguous,
             "cut" => Answer::Cut,

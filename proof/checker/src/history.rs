@@ -81,10 +81,11 @@ pub enum Event {
     Writing { replica: String, grant: Grant, looked: Nanos },
     /// The call that the last [`Event::Publish`] of the same grant began is over: a letter for each message (`d` delivered,
     /// `r` repeated, dropped by the sink; `t` to be tried again; `x` rejected; `-` not tried), or an error: `down`, `fenced`,
-    /// `ambiguous`, `moved`, `lease_over`, `cut` (dropped at the end of the lease, or with the lane).
+    /// `ambiguous`, `moved`, `refused` (one of several, and not said which), `lease_over`, `cut` (dropped at the end of the lease, or with the lane).
     Answered { replica: String, grant: Grant, batch: i64, answer: String },
     /// The database has confirmed positions that were sent at `sent`, on this timeline. `changed`: messages of an adopted table
-    /// whose rows had been changed since they were read, and were marked all the same.
+    /// whose rows had been changed since they were read, and were marked all the same. `aside`: messages that are set aside with
+    /// them: not taken, and to be published again.
     Acknowledged {
         replica: String,
         sent: Nanos,
@@ -92,6 +93,8 @@ pub enum Event {
         positions: Vec<Position>,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         changed: Vec<String>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        aside: Vec<String>,
     },
     /// A segment was emptied; the replica is `operator` where a command did it.
     Emptied { replica: String, segment: u32 },

@@ -133,7 +133,7 @@ impl Story {
         let story = self.publish(t, replica, grant, batch, ids);
         // Told at the same moment: at the end of a lease it would be too late otherwise.
         let writing = Event::Writing { replica: replica.into(), grant: grant.clone(), looked: t };
-        let story = if ["down", "fenced", "moved", "lease_over", "cut"].contains(&answer) {
+        let story = if ["down", "fenced", "moved", "refused", "lease_over", "cut"].contains(&answer) {
             story
         } else {
             story.at(t, writing)
@@ -150,7 +150,15 @@ impl Story {
         let timeline = self.timeline;
         let positions = vec![Position { grant: grant.clone(), batch, consumed: Some(consumed), again: false }];
         let (replica, changed) = (replica.into(), Vec::new());
-        self.at(t, Event::Acknowledged { replica, sent: t - 1, timeline, positions, changed })
+        self.at(t, Event::Acknowledged { replica, sent: t - 1, timeline, positions, changed, aside: Vec::new() })
+    }
+
+    /// A position with which these messages are set aside.
+    pub fn acknowledged_without(self, t: Nanos, grant: &Grant, batch: i64, aside: &[&str]) -> Self {
+        let timeline = self.timeline;
+        let positions = vec![Position { grant: grant.clone(), batch, consumed: Some(100 + t), again: false }];
+        let (replica, changed, aside) = ("r1".into(), Vec::new(), owned(aside));
+        self.at(t, Event::Acknowledged { replica, sent: t - 1, timeline, positions, changed, aside })
     }
 
     /// A mark of an adopted table that was sent one unit earlier: these rows had been changed.
@@ -158,7 +166,7 @@ impl Story {
         let timeline = self.timeline;
         let positions = vec![Position { grant: grant.clone(), batch, consumed: None, again }];
         let (replica, changed) = ("r".into(), owned(changed));
-        self.at(t, Event::Acknowledged { replica, sent: t - 1, timeline, positions, changed })
+        self.at(t, Event::Acknowledged { replica, sent: t - 1, timeline, positions, changed, aside: Vec::new() })
     }
 
     /// The table's owner did this to these rows, by a transaction of its own; its commit was confirmed one unit later.

@@ -68,6 +68,25 @@ pub const RETRIED: Name =
 /// Attempts answered with a rejection.
 pub const REJECTED: Name =
     of_relay("pgbaton_messages_rejected", Kind::Counter, None, "Attempts that the sink answered with: never");
+/// Messages that were set aside.
+pub const SET_ASIDE: Name = of_relay(
+    "pgbaton_messages_set_aside",
+    Kind::Counter,
+    None,
+    "Times that a message was set aside, to be tried again",
+);
+/// Messages that were given up.
+pub const GIVEN_UP: Name =
+    of_relay("pgbaton_messages_given_up", Kind::Counter, None, "Messages that are dead, since the process started");
+/// Messages that are set aside now.
+pub const PARKED: Name = of_relay(
+    "pgbaton_messages_parked",
+    Kind::Gauge,
+    None,
+    "Messages that are set aside, with those that wait behind them, whoever owns the lanes; up to 10000",
+);
+/// Messages that are dead now.
+pub const DEAD: Name = of_relay("pgbaton_messages_dead", Kind::Gauge, None, "Dead messages, up to 10000");
 /// Calls that failed as a whole.
 pub const SINK_FAILURES: Name =
     of_relay("pgbaton_sink_failures", Kind::Counter, None, "Calls to the sink that failed as a whole");
@@ -171,11 +190,13 @@ pub const RELOAD_REFUSED: Name = gauge(
 );
 
 /// All of them, in the order in which they are told.
-pub const ALL: [Name; 22] = [
+pub const ALL: [Name; 26] = [
     DELIVERED,
     REPEATED,
     RETRIED,
     REJECTED,
+    SET_ASIDE,
+    GIVEN_UP,
     SINK_FAILURES,
     ACKNOWLEDGEMENTS,
     CHANGED,
@@ -187,6 +208,8 @@ pub const ALL: [Name; 22] = [
     SINK_DOWN,
     IDS_BEHIND,
     OLDEST,
+    PARKED,
+    DEAD,
     COMMIT_TO_DELIVERY,
     UNATTENDED,
     LEASE_LEFT,

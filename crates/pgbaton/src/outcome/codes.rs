@@ -5,10 +5,9 @@
 
 /// What a code says of its message, or of the sink, and with that what the relay does.
 ///
-/// The first four are about a message. It holds its lane: what lies behind it in that lane waits, other lanes go on, and it is
-/// tried again after a pause that grows with each attempt, or that the sink asked for. The log names it: at once as an ERROR
-/// where it is rejected, else as a WARN, and as an ERROR after five minutes. Apart from that, `Retry`, `Silent` and `Busy` are
-/// dealt with alike; they say where to look first.
+/// The first four are about a message; `retry.rs` decides what becomes of it. One that is rejected is dead at once. `Retry` and
+/// `Silent` count against it once something else went through, so that the sink is not to blame; then it is set aside and tried
+/// again later, and only its key waits. `Busy` never counts.
 ///
 /// `Down` is about the sink: all lanes of its relay back off together, and nothing is held against a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +89,13 @@ macro_rules! codes {
 }
 
 codes! {
+    /// Of a row of an adopted table.
+    source {
+        UNFIT = "source.unfit", Busy,
+            "A row that had been set aside has been changed, and cannot be a message any more",
+            "The fault says why. Change the row, or have `pending` leave it out; it is looked at every 10 s";
+    }
+
     /// Of any sink.
     sink {
         SILENT = "sink.silent", Down,

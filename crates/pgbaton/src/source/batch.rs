@@ -78,11 +78,21 @@ pub(super) struct Aside {
     pub(super) failed: Option<Failed>,
 }
 
+impl Aside {
+    /// Its message id.
+    pub(super) fn id(&self) -> &str {
+        match &self.row {
+            AsideRow::Log(_, id) => id,
+            AsideRow::Table(row) => &row.id,
+        }
+    }
+}
+
 /// Where its content is.
 #[derive(Debug, Clone)]
 pub(super) enum AsideRow {
-    /// Its number in the outbox.
-    Log(i64),
+    /// Its number in the outbox, and its message id.
+    Log(i64, String),
     /// Its row in an adopted table.
     Table(AsideOfTable),
 }
@@ -205,7 +215,7 @@ impl Batch {
                 let messages: Vec<Message<'_>> = self.messages.iter().collect();
                 let aside = which.into_iter().filter_map(|(place, failed)| {
                     let row = match &self.rows {
-                        Rows::Log(rows) => AsideRow::Log(*rows.numbers.get(place)?),
+                        Rows::Log(rows) => AsideRow::Log(*rows.numbers.get(place)?, messages.get(place)?.id.to_owned()),
                         Rows::Table(rows) => {
                             let (row, message) = (rows.rows.get(place)?.clone(), messages.get(place)?);
                             AsideRow::Table(AsideOfTable {

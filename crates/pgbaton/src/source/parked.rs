@@ -17,6 +17,7 @@ use crate::connection::{Access, Connection, Database, Parameter, Slot, incarnati
 use crate::error::Error;
 use crate::lane::{RelayName, ReplicaId};
 use crate::lease::BootInstant;
+use crate::outcome::codes;
 use crate::position::Incarnation;
 use crate::sql;
 
@@ -42,7 +43,7 @@ const UNFIT_AGAIN: Duration = Duration::from_secs(10);
 impl Failed {
     /// Of a row that cannot be a message for this reason.
     pub(super) fn unfit(why: &Error) -> Self {
-        let (code, text) = ("source.unfit".to_owned(), why.in_words());
+        let (code, text) = (codes::source::UNFIT.name.to_owned(), why.in_words());
         Self { code, text, counts: false, after: Some(UNFIT_AGAIN), holds: true }
     }
 }

@@ -64,7 +64,8 @@ mod tests {
         let told = |story: Story, t, batch| {
             let positions = vec![Position { grant: grant(1, 2, 1), batch, consumed: None, again: false }];
             let (replica, changed) = ("r".into(), Vec::new());
-            story.at(t, Event::Acknowledged { replica, sent: t - 1, timeline: 1, positions, changed })
+            story
+                .at(t, Event::Acknowledged { replica, sent: t - 1, timeline: 1, positions, changed, aside: Vec::new() })
         };
         let story = told(Story::run(false), 10, 5);
         assert_eq!(told(story.clone(), 20, 5).violations(check, Check::Positions), 0);

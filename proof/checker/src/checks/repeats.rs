@@ -128,6 +128,10 @@ fn again(
     let covered = case.coverage.holds_at(&facts.fail_overs, before, publish.t);
     let Some(letter) = letter(case, message, earlier) else { return };
     let may_be_there = !matches!(letter, b't' | b'x' | b'-');
+    // The sink has not taken it, and the position that passed it has set it aside.
+    if !may_be_there && reasons.is_aside(message, publish.t) {
+        return;
+    }
     let own = match covered {
         Some(_) => None,
         None if !may_be_there => return,
@@ -172,11 +176,23 @@ struct Reasons<'a> {
     owned: HashMap<(ReplicaNo, GrantNo), Vec<&'a Ownership>>,
     calls: HashMap<(ReplicaNo, GrantNo), Vec<&'a Publish>>,
     reopened: HashMap<(ReplicaNo, GrantNo), Vec<Nanos>>,
+    /// When each message was told to be set aside, first.
+    aside: HashMap<MessageNo, Nanos>,
 }
 
 impl<'a> Reasons<'a> {
     fn new(case: &'a Case) -> Self {
-        let mut reasons = Self { case, owned: HashMap::new(), calls: HashMap::new(), reopened: HashMap::new() };
+        let mut reasons = Self {
+            case,
+            owned: HashMap::new(),
+            calls: HashMap::new(),
+            reopened: HashMap::new(),
+            aside: HashMap::new(),
+        };
+        for (message, t) in &case.facts.aside {
+            let first = reasons.aside.entry(*message).or_insert(*t);
+            *first = (*first).min(*t);
+        }
         for owned in &case.ownerships {
             reasons.owned.entry((owned.replica, owned.grant)).or_default().push(owned);
         }
@@ -217,6 +233,11 @@ impl<'a> Reasons<'a> {
             };
             excused.then_some(reason)
         }
+    }
+
+    /// Whether it had been told by then that it is set aside.
+    fn is_aside(&self, message: MessageNo, t: Nanos) -> bool {
+        self.aside.get(&message).is_some_and(|aside| *aside <= t)
     }
 
     /// Whether somebody else had taken the lane, or a part of it, when its owner stopped.
@@ -356,6 +377,17 @@ mod tests {
             .published(30, "r1", &g, 2, &["c"], "fenced")
             .published(40, "r1", &g, 2, &["c"], "d");
         assert_eq!(found(&story), (0, Repeats::default()));
+    }
+
+    /// A position passes it, and it is published again; one that the sink has taken is not.
+    #[test]
+    fn what_is_set_aside_is_published_again() {
+        let g = grant(0, 1, 1);
+        let story = |answer, aside: &[&str]| {
+            let first = two(false).published(10, "r1", &g, 1, &["a", "b"], answer);
+            found(&first.acknowledged_without(20, &g, 1, aside).published(30, "r1", &g, 2, &["a"], "d")).0
+        };
+        assert_eq!([story("td", &["a"]), story("td", &[]), story("td", &["b"]), story("dd", &["a"])], [0, 1, 1, 1]);
     }
 
     #[test]

@@ -363,7 +363,8 @@ fn acknowledge(stage: &mut Stage, index: usize) {
     }
     // Some are written, and the answer is lost.
     if !positions.is_empty() && !stage.chance(5.0) {
-        stage.tell(&name, Event::Acknowledged { replica, sent, timeline, positions, changed });
+        let aside = Vec::new();
+        stage.tell(&name, Event::Acknowledged { replica, sent, timeline, positions, changed, aside });
     }
 }
 

@@ -114,6 +114,11 @@ async fn the_very_first_message_of_a_fresh_sequence_is_delivered(major: u32) {
 /// they are not there.
 async fn a_target_is_not_taken_in_a_transaction_with_an_id(major: u32) {
     let hand = Hand::new(major, 1).await;
+    let gate = gate_of(&hand).await;
+    let mut owner = hand.holder_at(&gate.dsn(hand.fixture.relay_dsn()), SOON).await;
+    owner.open(&hand, 0).await;
+    // What is asked once after an opening is through.
+    owner.drain().await;
     let unfinished = hand.open_transaction("unfinished", "k", 1).await;
     let id: String = unfinished.query_one("select pg_current_xact_id()::text", &[]).await.unwrap().get(0);
     hand.insert("other", "k", 1).await;
@@ -124,10 +129,6 @@ async fn a_target_is_not_taken_in_a_transaction_with_an_id(major: u32) {
         .get(0);
     assert!(seen, "this is the danger");
     unfinished.batch_execute("commit").await.unwrap();
-
-    let gate = gate_of(&hand).await;
-    let mut owner = hand.holder_at(&gate.dsn(hand.fixture.relay_dsn()), SOON).await;
-    owner.open(&hand, 0).await;
     let begin = Match::Contains(vec!["begin isolation level read committed read only".to_owned()]);
     gate.append(begin, "select pg_current_xact_id()");
     let refused = owner.read().await.unwrap_err();

@@ -6,7 +6,7 @@ use proof::fixture::Fixture;
 use proof::on_each_version;
 
 use super::{KEYS, SOON_AGAIN, count, insert};
-use crate::hand::until;
+use crate::hand::{SOON, until};
 
 on_each_version!(exactly_once_whenever_the_owner_is_killed);
 
@@ -32,10 +32,19 @@ async fn exactly_once_whenever_the_owner_is_killed(major: u32) {
         assert!(ended.is_ok(), "{point}: it was not reached {times} times");
         let second = fixture.run("r2", &section).unwrap();
         let waiting = 7 + 6;
-        until(&format!("{point}: all others"), async || {
-            count(&admin, "app.inbox").await == 64 - waiting && count(&admin, "pgbaton.parked").await == waiting
-        })
-        .await;
+        let mut seen = (0, 0);
+        let arrived = tokio::time::timeout(SOON, async {
+            while seen != (64 - waiting, waiting) {
+                seen = (count(&admin, "app.inbox").await, count(&admin, "pgbaton.parked").await);
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+        if arrived.await.is_err() {
+            let parked =
+                admin.query("select topic, attempts, next_at, dead_at, holds from pgbaton.parked order by number", &[]);
+            let said = second.lines_with("");
+            panic!("{point} {times}: {seen:?}\n{:?}\n{}", parked.await.unwrap(), said.join("\n"));
+        }
         // As an operator would.
         admin
             .batch_execute(

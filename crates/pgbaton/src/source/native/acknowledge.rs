@@ -87,7 +87,11 @@ impl NativeSource {
         connection.commit(sql::INCARNATION, &[]).await?;
         self.confirmed(here, &rows, last_number)?;
         self.parked.changed(dealt.grant.lane.number, dealt.parked.due());
-        history::acknowledged(self.spec.replica, sent, here, || (written(&[dealt], &rows), Vec::new()));
+        history::acknowledged(self.spec.replica, sent, here, || history::Acknowledged {
+            positions: written(&[dealt], &rows),
+            changed: Vec::new(),
+            aside: dealt.parked.aside.iter().map(|aside| aside.id().to_owned()).collect(),
+        });
         Ok(outcome(dealt, &rows))
     }
 
@@ -95,7 +99,7 @@ impl NativeSource {
         if aside.is_empty() {
             return Ok(());
         }
-        let number = |aside: &Aside| if let AsideRow::Log(number) = aside.row { Some(number) } else { None };
+        let number = |aside: &Aside| if let AsideRow::Log(number, _) = aside.row { Some(number) } else { None };
         let numbers: Vec<i64> = aside.iter().filter_map(number).collect();
         let attempts = Attempts::of(aside.iter().map(|aside| aside.failed.as_ref()));
         let (relay, replica) = (self.spec.relay.as_str(), self.spec.replica.0);
@@ -179,7 +183,11 @@ impl NativeSource {
         crate::faults::point("acknowledge.locked");
         let rows = self.insert(Then::Commit, connection, &columns, &here, last_number, set_back).await?;
         self.confirmed(&here, &rows, last_number)?;
-        history::acknowledged(self.spec.replica, sent, &here, || (written(done, &rows), Vec::new()));
+        history::acknowledged(self.spec.replica, sent, &here, || history::Acknowledged {
+            positions: written(done, &rows),
+            changed: Vec::new(),
+            aside: Vec::new(),
+        });
         Ok(done.iter().map(|dealt| outcome(dealt, &rows)).collect())
     }
 

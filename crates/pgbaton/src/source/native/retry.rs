@@ -66,7 +66,7 @@ impl NativeSource {
         }
         slot.put(connection);
         // From here on nothing waits: what is given is under way in its lane.
-        let batches = fetched.into_iter().filter_map(|(lane, found, fitting)| self.retry(here, lane, found, fitting));
+        let batches = fetched.into_iter().filter_map(|(lane, found, fitting)| self.retry(here, lane, found, &fitting));
         Ok(batches.collect())
     }
 
@@ -85,7 +85,7 @@ impl NativeSource {
     }
 
     /// The lane's batch, behind all that was read for it. None if it was closed meanwhile.
-    fn retry(&self, here: &Incarnation, lane: i32, found: FoundBatch, due: Vec<Due>) -> Option<Batch> {
+    fn retry(&self, here: &Incarnation, lane: i32, found: FoundBatch, due: &[Due]) -> Option<Batch> {
         let (grant, stint, registration, position) = self.log(|log| {
             let place = log.places.get(&lane).filter(|_| log.incarnation.as_ref() == Some(here))?;
             Some((place.grant.clone(), place.stint, place.registration.clone(), place.read_to.clone()))

@@ -231,7 +231,7 @@ impl TableSource {
                 if let Some(stint) = stint {
                     let aside = parked.aside.iter().filter_map(|aside| match &aside.row {
                         AsideRow::Table(row) => Some(&row.row.id),
-                        AsideRow::Log(_) => None,
+                        AsideRow::Log(..) => None,
                     });
                     self.state(|state| {
                         state.taken.marked(grant, *stint, *batch, rows);
@@ -367,10 +367,12 @@ impl TableSource {
         self.park(connection, pieces, &met.ours).await?;
         connection.commit(sql::INCARNATION, &[]).await?;
         history::acknowledged(self.replica, sent, here, || {
-            (
-                written(pieces, (&met.ours, &met.repeated)),
-                changed.iter().map(|row| message_id(&self.relay, row)).collect(),
-            )
+            let ours = pieces.iter().filter(|piece| met.ours.contains(&piece.grant.lane.number));
+            history::Acknowledged {
+                positions: written(pieces, (&met.ours, &met.repeated)),
+                changed: changed.iter().map(|row| message_id(&self.relay, row)).collect(),
+                aside: ours.flat_map(|piece| &piece.parked.aside).map(|aside| aside.id().to_owned()).collect(),
+            }
         });
         let lost = lanes.into_iter().filter(|lane| !met.ours.contains(lane)).collect();
         let met = any || !changed.is_empty();
@@ -401,7 +403,7 @@ impl TableSource {
             .iter()
             .filter_map(|aside| match &aside.row {
                 AsideRow::Table(row) => Some(row),
-                AsideRow::Log(_) => None,
+                AsideRow::Log(..) => None,
             })
             .collect();
         if rows.is_empty() {

@@ -63,7 +63,7 @@ impl TableRows {
     pub(in crate::source) fn bookmark(&self, aside: &[Aside], carried: &[(String, i64)]) -> Result<Bookmark, Error> {
         let aside = aside.iter().filter_map(|Aside { row, failed }| match row {
             AsideRow::Table(row) => Some((row.clone(), failed.clone())),
-            AsideRow::Log(_) => None,
+            AsideRow::Log(..) => None,
         });
         let place = Place {
             registration: self.registration.clone(),
