@@ -676,6 +676,8 @@ CREATE INDEX outbox_xid_id ON ONLY pgbaton.outbox USING btree (xid, id);
 
 CREATE INDEX outbox_0_xid_id_idx ON pgbaton.outbox_0 USING btree (xid, id);
 
+CREATE INDEX parked_dead ON pgbaton.parked USING btree (relay, dead_at) WHERE (dead_at IS NOT NULL);
+
 CREATE INDEX parked_due ON pgbaton.parked USING btree (relay, next_at) WHERE (next_at IS NOT NULL);
 
 CREATE UNIQUE INDEX parked_head ON pgbaton.parked USING btree (relay, hash) WHERE (next_at IS NOT NULL);

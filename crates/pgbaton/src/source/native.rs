@@ -338,7 +338,7 @@ impl Source for NativeSource {
             log.places.insert(grant.lane.number, place);
             Ok(())
         })?;
-        self.parked.opened();
+        self.parked.opened(grant.lane.number);
         Ok((stint, opened))
     }
 
@@ -381,6 +381,7 @@ impl Source for NativeSource {
         self.log(|log| {
             if log.places.get(&grant.lane.number).is_some_and(|place| place.grant == *grant) {
                 log.places.remove(&grant.lane.number);
+                self.parked.closed(grant.lane.number);
             }
             if log.places.is_empty() {
                 // Nothing in memory outlives the lanes: the next one may be opened in another incarnation.

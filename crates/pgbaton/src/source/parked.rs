@@ -3,7 +3,7 @@
 //! They are written in the transaction that writes the position which passes them, so that a crash finds a message in one of the
 //! two places: not passed, or set aside. The same for both sources; only how one is put there differs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -158,16 +158,81 @@ pub(super) struct Parked {
     known: Mutex<Known>,
 }
 
+/// What is known in memory. Pure.
 #[derive(Default)]
 struct Known {
-    /// Lanes that have some. Of the others nothing is asked.
-    lanes: BTreeSet<i32>,
-    /// When it is asked again; `None`: at once.
-    asked: Option<BootInstant>,
+    /// Of each lane that is open.
+    lanes: BTreeMap<i32, KnownLane>,
+    /// Grows with whatever an answer that is under way may not have seen.
+    changes: u64,
     /// When the next one is due; `None`: not before it is asked again.
     due: Option<BootInstant>,
     /// How many rows of an adopted table are, of the whole relay, up to a number.
     rows: i64,
+}
+
+struct KnownLane {
+    /// It may have some. Of the others nothing is asked.
+    some: bool,
+    /// When it is asked again; `None`: it was not asked yet.
+    again: Option<BootInstant>,
+}
+
+/// What the database answered.
+struct Answer {
+    /// Lanes that have some.
+    some: Vec<i32>,
+    due: Option<BootInstant>,
+    rows: i64,
+}
+
+impl Known {
+    fn opened(&mut self, lane: i32) {
+        self.changes += 1;
+        self.lanes.insert(lane, KnownLane { some: true, again: None });
+    }
+
+    fn closed(&mut self, lane: i32) {
+        self.lanes.remove(&lane);
+    }
+
+    fn changed(&mut self, lane: i32, due: Option<BootInstant>) {
+        self.changes += 1;
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.some = true;
+        }
+        self.due = self.due.into_iter().chain(due).min();
+    }
+
+    fn is_to_be_asked(&self, lanes: &[i32], now: BootInstant) -> bool {
+        let due = |lane: &KnownLane| lane.again.is_none_or(|again| now >= again);
+        lanes.iter().filter_map(|lane| self.lanes.get(lane)).any(due)
+    }
+
+    /// An answer for these lanes, which was asked for when so many changes were known. If there were more since, it says of no lane
+    /// that it has none.
+    fn answered(&mut self, (changes, lanes): (u64, &[i32]), answer: &Answer, now: BootInstant) {
+        let sure = changes == self.changes;
+        for number in lanes {
+            if let Some(lane) = self.lanes.get_mut(number) {
+                let some = answer.some.contains(number);
+                lane.some = some || (lane.some && !sure);
+                lane.again = Some(now.after(ASKED_EVERY));
+            }
+        }
+        self.rows = answer.rows;
+        self.due = self.due.into_iter().chain(answer.due).min();
+    }
+
+    fn may_be_in(&self, lane: i32) -> bool {
+        self.lanes.get(&lane).is_none_or(|lane| lane.some)
+    }
+
+    /// Nothing is due now: when the next one is, is to be asked.
+    fn none_is_due(&mut self) {
+        self.due = None;
+        self.lanes.values_mut().for_each(|lane| lane.again = None);
+    }
 }
 
 impl Parked {
@@ -180,34 +245,30 @@ impl Parked {
         f(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A lane was opened: before anything of it is handed over it is asked whether it has some.
-    pub(super) fn opened(&self) {
-        self.known(|known| known.asked = None);
+    /// A lane was opened: until it is asked, it may have some.
+    pub(super) fn opened(&self, lane: i32) {
+        self.known(|known| known.opened(lane));
+    }
+
+    pub(super) fn closed(&self, lane: i32) {
+        self.known(|known| known.closed(lane));
     }
 
     /// Some were set aside, or brought forward, and the first of them is due after so long.
     pub(super) fn changed(&self, lane: i32, due: Option<Duration>) {
         let due = due.map(|due| clock::now().after(due));
-        self.known(|known| {
-            known.lanes.insert(lane);
-            known.due = known.due.into_iter().chain(due).min();
-        });
+        self.known(|known| known.changed(lane, due));
     }
 
-    /// Whether the lane may have some: nothing else needs to be asked for.
-    fn may_be_in(&self, lane: i32) -> bool {
-        self.known(|known| known.asked.is_none() || known.lanes.contains(&lane))
-    }
-
-    /// How many rows of an adopted table are set aside, as far as is known; `None` if none is for sure.
+    /// How many rows of an adopted table are set aside, as far as is known; `None` if none of these lanes is for sure.
     pub(super) fn rows(&self) -> Option<i64> {
-        self.known(|known| (known.asked.is_none() || !known.lanes.is_empty() || known.rows > 0).then_some(known.rows))
+        self.known(|known| known.lanes.values().any(|lane| lane.some).then_some(known.rows))
     }
 
     /// Those of these lanes that may have some that are due.
     fn to_ask(&self, lanes: &[i32], now: BootInstant) -> Vec<i32> {
         self.known(|known| match known.due {
-            Some(due) if now >= due => lanes.iter().copied().filter(|lane| known.lanes.contains(lane)).collect(),
+            Some(due) if now >= due => lanes.iter().copied().filter(|lane| known.may_be_in(*lane)).collect(),
             _ => Vec::new(),
         })
     }
@@ -220,7 +281,7 @@ impl Parked {
         lanes: &[i32],
         takes: impl Fn(&i32) -> bool,
     ) -> Result<Vec<i32>, Error> {
-        if self.known(|known| known.asked.is_none_or(|asked| clock::now() >= asked)) {
+        if self.known(|known| known.is_to_be_asked(lanes, clock::now())) {
             let mut slot = self.asker.lock().await;
             let connection = slot.take().await?;
             self.ask(&connection, here, of, lanes).await?;
@@ -234,27 +295,22 @@ impl Parked {
     async fn ask(&self, connection: &Connection, here: &Incarnation, of: i32, lanes: &[i32]) -> Result<(), Error> {
         let parameters: [Parameter<'_>; 3] =
             [(&self.relay.as_str(), Type::TEXT), (&of, Type::INT4), (&lanes, Type::INT4_ARRAY)];
+        let changes = self.known(|known| known.changes);
         let statements = [(sql::INCARNATION, &[][..]), (sql::PARKED_LANES, &parameters)];
         let [found, rows] = connection.pipeline(Access::Look, statements).await?;
         flush::same(here, &incarnation(&found)?, &self.relay)?;
         let Some(row) = rows.first() else { return Ok(()) };
-        let (some, due): (Vec<i32>, Option<f64>) = (row.try_get("lanes")?, row.try_get("due")?);
-        let count: i64 = row.try_get("count")?;
+        let due: Option<f64> = row.try_get("due")?;
         let now = clock::now();
         let due = due.map(|due| now.after(Duration::try_from_secs_f64(due / 1_000.0).unwrap_or_default()));
-        self.known(|known| {
-            known.lanes.retain(|lane| !lanes.contains(lane));
-            known.lanes.extend(some);
-            known.asked = Some(now.after(ASKED_EVERY));
-            known.rows = count;
-            known.due = known.due.into_iter().chain(due).min();
-        });
+        let answer = Answer { some: row.try_get("lanes")?, due, rows: row.try_get("count")? };
+        self.known(|known| known.answered((changes, lanes), &answer, now));
         Ok(())
     }
 
     /// The places of those messages of a batch that wait behind one of their key.
     pub(super) async fn waiting(&self, here: &Incarnation, batch: &Batch) -> Result<Vec<usize>, Error> {
-        if batch.hashes.is_empty() || !self.may_be_in(batch.grant.lane.number) {
+        if batch.hashes.is_empty() || !self.known(|known| known.may_be_in(batch.grant.lane.number)) {
             return Ok(Vec::new());
         }
         let mut hashes = batch.hashes.clone();
@@ -296,11 +352,8 @@ impl Parked {
         let [found, rows] = connection.pipeline(Access::Look, statements).await?;
         flush::same(here, &incarnation(&found)?, &self.relay)?;
         let now = clock::now();
-        self.known(|known| {
-            // When the next one is due is asked together with the lanes; what is due and is not taken now, soon.
-            known.due = (!rows.is_empty()).then(|| now.after(AGAIN));
-            known.asked = known.asked.filter(|_| !rows.is_empty());
-        });
+        // What is due and is not taken now, soon.
+        self.known(|known| if rows.is_empty() { known.none_is_due() } else { known.due = Some(now.after(AGAIN)) });
         let due = rows.iter().map(|row| {
             Ok(Due {
                 id: row.try_get(0)?,
@@ -339,5 +392,51 @@ impl Parked {
             .then_all([(sql::PARKED_DELIVERED, &gone), (sql::PARKED_FAILED, &failed), (sql::PARKED_NEXT, &next)])
             .await?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> BootInstant {
+        BootInstant::from_boot(Duration::from_secs(seconds))
+    }
+
+    fn none() -> Answer {
+        Answer { some: Vec::new(), due: None, rows: 0 }
+    }
+
+    #[test]
+    fn a_lane_is_asked_nothing_once_it_is_known_to_have_none() {
+        let mut known = Known::default();
+        known.opened(1);
+        assert!(known.may_be_in(1) && known.is_to_be_asked(&[1], at(0)));
+        let changes = known.changes;
+        known.answered((changes, &[1]), &none(), at(0));
+        assert!(!known.may_be_in(1) && !known.is_to_be_asked(&[1], at(4)) && known.is_to_be_asked(&[1], at(5)));
+        known.changed(1, Some(at(9)));
+        assert!(known.may_be_in(1));
+        assert_eq!(known.due, Some(at(9)));
+    }
+
+    /// The answer is of before: it knows nothing of a lane that was opened, or of a message that was set aside, while it was under way.
+    #[test]
+    fn an_answer_that_comes_late_says_of_no_lane_that_it_has_none() {
+        let mut known = Known::default();
+        known.opened(1);
+        let changes = known.changes;
+        known.opened(2);
+        known.answered((changes, &[1, 2]), &none(), at(0));
+        assert!(known.may_be_in(1) && known.may_be_in(2));
+        let changes = known.changes;
+        known.answered((changes, &[1, 2]), &none(), at(0));
+        assert!(!known.may_be_in(1) && !known.may_be_in(2));
+        let changes = known.changes;
+        known.changed(1, None);
+        known.answered((changes, &[1, 2]), &none(), at(0));
+        assert!(known.may_be_in(1));
+        // One that was not asked for is unknown.
+        assert!(known.may_be_in(3));
     }
 }

@@ -256,7 +256,7 @@ impl Source for TableSource {
             }
             state.incarnation = Some(here.clone());
             state.taken.open(grant.clone(), stint, newest.registration);
-            self.parked.opened();
+            self.parked.opened(grant.lane.number);
             Ok((stint, opened))
         })
     }
@@ -291,6 +291,9 @@ impl Source for TableSource {
     fn close(&self, grant: &Grant) {
         self.state(|state| {
             state.taken.close(grant);
+            if !state.taken.has(grant.lane.number) {
+                self.parked.closed(grant.lane.number);
+            }
             if state.taken.is_empty() {
                 // Nothing in memory outlives the lanes: the next one may be opened in another incarnation.
                 let (changed, gone) = (std::mem::take(&mut state.changed), std::mem::take(&mut state.gone));

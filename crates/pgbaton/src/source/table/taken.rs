@@ -104,6 +104,11 @@ impl Taken {
         }
     }
 
+    /// Whether this lane is open.
+    pub(super) fn has(&self, lane: i32) -> bool {
+        self.lanes.contains_key(&lane)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.lanes.is_empty()
     }
