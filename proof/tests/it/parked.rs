@@ -12,6 +12,7 @@ use tokio_postgres::Client;
 
 use crate::hand::until;
 
+mod adopted;
 mod kills;
 
 on_each_version!(
