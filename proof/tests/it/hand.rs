@@ -8,7 +8,9 @@ use pgbaton::Database;
 use pgbaton::lane::{Epoch, Grant, Lane, RelayName, ReplicaId};
 use pgbaton::position::Incarnation;
 use pgbaton::source::native::{NativeSource, NativeSpec};
-use pgbaton::source::{Acknowledged, Bookmark, Budget, Dealt, Next, Opaque, Opened, Parking, Room, Source, Stint};
+use pgbaton::source::{
+    Acknowledged, Batch, Bookmark, Budget, Dealt, Next, Opaque, Opened, Parking, Read, Room, Source, Stint,
+};
 use proof::fixture::Fixture;
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
@@ -255,8 +257,12 @@ impl Holder {
         Dealt { grant: held.grant.clone(), stint: held.stint, batch: held.batch, next, parked: Parking::default() }
     }
 
-    /// One call of `read`.
-    pub async fn read(&mut self) -> Result<Next, pgbaton::Error> {
+    /// The batches of one call of `read`, for a test that acknowledges them itself.
+    pub async fn batches(&mut self) -> Vec<Batch> {
+        self.read_once().await.unwrap().batches
+    }
+
+    async fn read_once(&mut self) -> Result<Read, pgbaton::Error> {
         // Idle for long: nobody waits for a neighbour's room.
         let long_ago = Some(pgbaton::lease::BootInstant::from_boot(Duration::ZERO));
         let rooms: Vec<Room> = self
@@ -265,7 +271,12 @@ impl Holder {
             .map(|held| Room { grant: held.grant.clone(), room: held.room, idle_since: long_ago, retries: true })
             .collect();
         let budget = Budget { bytes: 8 << 20, one_more: true, batch_messages: 1_000, batch_bytes: 1 << 20 };
-        let read = self.source.read(&rooms, &budget).await?;
+        self.source.read(&rooms, &budget).await
+    }
+
+    /// One call of `read`.
+    pub async fn read(&mut self) -> Result<Next, pgbaton::Error> {
+        let read = self.read_once().await?;
         for batch in read.batches {
             let held = self.held.get_mut(&batch.grant.lane.number).unwrap();
             self.got.extend(batch.messages.iter().map(|message| message.topic.to_owned()));

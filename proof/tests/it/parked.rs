@@ -13,6 +13,7 @@ use tokio_postgres::Client;
 use crate::hand::until;
 
 mod adopted;
+mod attempts;
 mod kills;
 
 on_each_version!(

@@ -258,7 +258,7 @@ impl Post {
             "name = \"{}\"\ndrain = \"{DRAIN_MS}ms\"\n[database]\ndsn = {}\n[lease]\nttl = \"{}s\"\n[http]\nlisten = \"off\"\n\
              [relays.{NAME}]\nlanes = {LANES}\nbatch_messages = {batch_messages}\nin_flight = {in_flight}\n\
              poll_idle = \"{poll_idle_ms}ms\"\nacknowledge_idle = \"1s\"\nretry_cap = \"1s\"\nsource = {}\nsink = {}\n\
-             [relays.{NAME}.retry]\nfirst = \"100ms\"\ncap = \"1s\"\nattempts = 1000000\nage = \"30d\"\n",
+             [relays.{NAME}.retry]\nfirst = \"100ms\"\ncap = \"1s\"\nattempts = 1000000\nage = \"720h\"\n",
             self.name,
             toml_text(&self.ways.dsn(&common.database, RELAY)),
             TTL.as_secs(),
