@@ -14,6 +14,7 @@ mod http;
 mod latency;
 mod memory;
 mod messages;
+mod parked;
 mod scenario;
 mod site;
 mod snapshot;
@@ -83,6 +84,8 @@ enum What {
     Http,
     /// An adopted table beside the outbox, and beside relays that lock or claim its rows: rate, WAL and dead rows.
     Adopted,
+    /// The rate with 100,000 messages set aside, of the outbox and of an adopted table.
+    Parked,
     /// How long producers are held up while segments are emptied: an hour, unless --seconds says otherwise.
     Stall,
     /// The home-made relay and pgbaton in the case that this product was started for: some minutes.
@@ -137,6 +140,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
     }
     if wanted(What::Adopted) {
         adopted::run(&args, &mut figures).await?;
+    }
+    if wanted(What::Parked) {
+        parked::run(&args, &mut figures).await?;
     }
     if args.what == What::Scenario {
         scenario::run(&args, &mut figures).await?;

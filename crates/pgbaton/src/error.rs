@@ -108,7 +108,6 @@ impl Error {
         &self.kind
     }
 
-    #[cfg(feature = "postgres")]
     pub(crate) fn sql_state(&self) -> Option<&str> {
         self.sql_state.as_deref()
     }

@@ -11,7 +11,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::bare::borrow;
 use super::covered::Last;
-use super::drain::{Backlog, drain, drain_backlog};
+use super::drain::{Backlog, Drained, drain, drain_backlog};
 use super::figures::{Figures, count, median, rate};
 use super::site::Site;
 use super::{Args, LANES, messages};
@@ -132,6 +132,12 @@ async fn native(site: &Site, relay: &str, last: &Last) -> Result<Cost, Error> {
 
 async fn adopted(site: &Site, relay: &str, mark: &str) -> Result<Cost, Error> {
     let rows = fill(site).await?;
+    let drained = drain_table(site, relay, mark, rows).await?;
+    Ok(Cost { rate: drained.rate(), wal: drained.wal / drained.messages, dead: dead(site).await? / drained.messages })
+}
+
+/// Has a new relay deliver so many rows of the table, and drops it.
+pub(super) async fn drain_table(site: &Site, relay: &str, mark: &str, rows: f64) -> Result<Drained, Error> {
     let row = site.admin.query_one(LAST, &[&i64::from(LANES)]).await;
     let last: Vec<uuid::Uuid> = row
         .and_then(|row| row.try_get(0))
@@ -146,7 +152,7 @@ async fn adopted(site: &Site, relay: &str, mark: &str) -> Result<Cost, Error> {
     // The next one adopts the same table.
     let dropped = pgbaton::control::relays::drop(&operator(site)?, relay).await;
     dropped.map_err(|cause| Error::because("dropping a relay", &cause))?;
-    Ok(Cost { rate: drained.rate(), wal: drained.wal / drained.messages, dead: dead(site).await? / drained.messages })
+    Ok(drained)
 }
 
 /// By this process, over one connection.
@@ -185,7 +191,7 @@ async fn take(client: &Client, sql: &str) -> Result<Vec<uuid::Uuid>, tokio_postg
 }
 
 /// Makes the table with a copy of all messages; how many.
-async fn fill(site: &Site) -> Result<f64, Error> {
+pub(super) async fn fill(site: &Site) -> Result<f64, Error> {
     for statement in TABLE.split(';') {
         site.execute(statement).await?; // apart: a vacuum runs in no transaction
     }

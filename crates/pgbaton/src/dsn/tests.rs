@@ -263,3 +263,10 @@ fn no_text_makes_it_panic_and_no_secret_is_told() {
         }
     }
 }
+
+/// Found by the test above: a blank and a `=` in the password of a URL that is none of PostgreSQL's.
+#[test]
+fn what_follows_something_that_is_no_key_is_not_named() {
+    let told = read_in("jdbc:postgresql://u:=:,# hunter=@h/d?a=b", &[]).err().unwrap().to_string();
+    assert!(!told.contains("hunter"), "{told}");
+}

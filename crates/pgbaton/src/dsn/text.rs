@@ -43,8 +43,8 @@ fn words(text: &str) -> Result<Vec<Pair>, String> {
         } else {
             format!("`{key}`")
         };
-        // Also one that a quote too many has made a part of a value.
-        secret_before |= key.contains("password") || value.contains("password");
+        // Also one that a quote too many has made a part of a value, or that a URL of another kind holds.
+        secret_before |= !looks_like_a_key(key) || key.contains("password") || value.contains("password");
         pairs.push(Pair { key: key.to_owned(), value, called });
         rest = after.trim_start();
     }
