@@ -310,6 +310,9 @@ impl LaneTask {
             return Ok(false);
         }
         self.leave_out_what_waits(&mut next, &HashSet::new()).await?;
+        // What is set aside with the batch in hand is not written yet.
+        let waits = next.waiting_for(batch);
+        next.set_aside(waits.into_iter().map(|place| (place, None)).collect());
         self.flow.handed(messages);
         self.messages += messages;
         self.bytes += next.messages.bytes();

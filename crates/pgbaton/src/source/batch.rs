@@ -35,6 +35,8 @@ pub struct Batch {
     pub(super) seen: Option<Vec<Seen>>,
     /// What becomes of messages that are set aside, once this is dealt with.
     pub(super) parked: Parking,
+    /// What of those is known by that later messages of their keys wait for.
+    pub(super) holding: Vec<i64>,
 }
 
 /// What becomes of messages that are set aside, in the transaction that writes a lane's position.
@@ -173,6 +175,13 @@ impl Batch {
         &self.hashes
     }
 
+    /// Which of its messages wait for what was set aside from another one, that is not written yet, by their places.
+    #[must_use]
+    pub fn waiting_for(&self, before: &Self) -> Vec<usize> {
+        let waits = |(_, hash): &(usize, &i64)| before.holding.contains(hash);
+        self.hashes.iter().enumerate().filter(waits).map(|(place, _)| place).collect()
+    }
+
     /// Whether something is set aside with it, or was tried again: its lane waits until that is written.
     #[must_use]
     pub fn changes_parked(&self) -> bool {
@@ -188,16 +197,26 @@ impl Batch {
         };
         let (messages, hashes) = (self.messages.split_off(at), self.hashes.split_off(at));
         let seen = self.seen.as_mut().map(|seen| seen.split_off(at));
-        Self { grant: self.grant.clone(), stint: self.stint, messages, hashes, rows, seen, parked: Parking::default() }
+        Self {
+            grant: self.grant.clone(),
+            stint: self.stint,
+            messages,
+            hashes,
+            rows,
+            seen,
+            parked: Parking::default(),
+            holding: Vec::new(),
+        }
     }
 
     /// Takes the lane's next batch in: from then on both are one. Not where each has to have a bookmark of its own, so not after this
     /// can it be divided.
     pub fn extend(&mut self, next: Self) {
-        let Self { messages, hashes, rows, parked, .. } = next;
+        let Self { messages, hashes, rows, parked, holding, .. } = next;
         self.messages.extend(&messages);
         self.hashes.extend(hashes);
         self.parked.aside.extend(parked.aside);
+        self.holding.extend(holding);
         match (&mut self.rows, rows) {
             (Rows::Log(ours), Rows::Log(next)) => ours.extend(next),
             (Rows::Table(ours), Rows::Table(next)) => ours.rows.extend(next.rows),
@@ -210,8 +229,14 @@ impl Batch {
     /// of their key. What remains says as before how far the lane is. Those that had been set aside before stay so.
     pub fn set_aside(&mut self, which: Vec<(usize, Option<Failed>)>) {
         let places: Vec<usize> = which.iter().map(|(place, _)| *place).collect();
+        if places.is_empty() {
+            return;
+        }
         match &self.seen {
             None => {
+                let holds = |failed: &Option<Failed>| failed.as_ref().is_none_or(Failed::holds_its_key);
+                let holding = which.iter().filter(|(_, failed)| holds(failed));
+                self.holding.extend(holding.filter_map(|(place, _)| self.hashes.get(*place)));
                 let messages: Vec<Message<'_>> = self.messages.iter().collect();
                 let aside = which.into_iter().filter_map(|(place, failed)| {
                     let row = match &self.rows {
@@ -265,7 +290,7 @@ impl Batch {
     pub(crate) fn empty(grant: Grant, stint: Stint, memory: &Arc<Memory>) -> Self {
         let messages = HeldMessages::new(memory, Messages::default());
         let (rows, parked) = (Rows::Table(TableRows::none()), Parking::default());
-        Self { grant, stint, messages, hashes: Vec::new(), rows, seen: None, parked }
+        Self { grant, stint, messages, hashes: Vec::new(), rows, seen: None, parked, holding: Vec::new() }
     }
 }
 

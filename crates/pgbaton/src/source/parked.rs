@@ -41,6 +41,11 @@ pub struct Failed {
 const UNFIT_AGAIN: Duration = Duration::from_secs(10);
 
 impl Failed {
+    /// Whether later messages of its key wait for it.
+    pub(super) fn holds_its_key(&self) -> bool {
+        self.after.is_some() || self.holds
+    }
+
     /// Of a row that cannot be a message for this reason.
     pub(super) fn unfit(why: &Error) -> Self {
         let (code, text) = (codes::source::UNFIT.name.to_owned(), why.in_words());

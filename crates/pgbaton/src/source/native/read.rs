@@ -298,7 +298,7 @@ impl NativeSource {
             let messages = HeldMessages::new(&self.memory, messages);
             let rows = Rows::Log(LogRows { step: Arc::clone(&place), numbers, end });
             let parked = Parking::default();
-            Batch { grant: grant.clone(), stint, messages, hashes, rows, seen: None, parked }
+            Batch { grant: grant.clone(), stint, messages, hashes, rows, seen: None, parked, holding: Vec::new() }
         };
         all.map(batch).collect()
     }

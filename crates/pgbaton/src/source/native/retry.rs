@@ -101,6 +101,15 @@ impl NativeSource {
         let step = Arc::new(StepPlace { here: here.clone(), registration, position });
         let rows = Rows::Log(LogRows { step, numbers: Vec::new(), end });
         let messages = HeldMessages::new(&self.memory, messages);
-        Some(Batch { grant, stint, messages, hashes, rows, seen: Some(seen), parked: Parking::default() })
+        Some(Batch {
+            grant,
+            stint,
+            messages,
+            hashes,
+            rows,
+            seen: Some(seen),
+            parked: Parking::default(),
+            holding: Vec::new(),
+        })
     }
 }

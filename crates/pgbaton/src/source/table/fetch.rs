@@ -454,7 +454,16 @@ impl TableSource {
             let (here, registration) = (Arc::clone(&here), registration.clone());
             let of_it = BatchRows::Table(TableRows { here, registration, rows: rows_of_it });
             let (grant, stint, parked) = (grant.clone(), rows.asked.stint, Parking::default());
-            batches.push(Batch { grant, stint, messages, hashes, rows: of_it, seen: None, parked });
+            batches.push(Batch {
+                grant,
+                stint,
+                messages,
+                hashes,
+                rows: of_it,
+                seen: None,
+                parked,
+                holding: Vec::new(),
+            });
         }
         Ok(rows.refused.map(|why| (grant, why)))
     }

@@ -160,6 +160,6 @@ impl TableSource {
         let FoundBatch { messages, hashes, .. } = all;
         let messages = HeldMessages::new(&self.memory, messages);
         let rows = Rows::Table(TableRows { here: Arc::new(here.clone()), registration, rows });
-        Some(Batch { grant, stint: asked.stint, messages, hashes, rows, seen: Some(seen), parked })
+        Some(Batch { grant, stint: asked.stint, messages, hashes, rows, seen: Some(seen), parked, holding: Vec::new() })
     }
 }
