@@ -13,7 +13,7 @@ use crate::Error;
 const ASIDE: &str = "
 insert into pgbaton.parked (relay, id, hash, xid, log_id, row_id, topic, key, payload, size, created_at,
                             attempts, next_at, first_at, last_at, code)
-select '{relay}', '{relay}:' || {id}, hashtextextended({key} collate \"C\", 0),
+select '{relay}', '{relay}:' || {id}, hashtextextended(({key}) collate \"C\", 0),
        {xid}, {log_id}, {row_id}, 't', {key}, {payload}, 100, now(), 1, now() + interval '1 day', now(), now(), 'http.failed'
 from {rows};
 analyze pgbaton.parked";
