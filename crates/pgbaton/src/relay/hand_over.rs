@@ -132,7 +132,7 @@ impl LaneTask {
                 self.show(&part, &outcomes, seen);
                 hand.unsure = 0;
                 let refusing = self.take_outcomes(&outcomes, hand, batch);
-                if hand.delivered {
+                if hand.took {
                     self.took(number, began, next);
                 }
                 self.judge(batch, hand, refusing, began).await?;
@@ -207,7 +207,8 @@ impl LaneTask {
             self.look_around(hand, failed).await?;
         }
         self.set_aside(batch, hand, &mut refusing);
-        let asked = refusing.iter().filter_map(|refusing| refusing.asked).max();
+        let busy = refusing.iter().filter(|refusing| refusing.meaning == Meaning::Busy);
+        let asked = busy.filter_map(|refusing| refusing.asked).max();
         let pause = asked.unwrap_or_default().max(hand.backoff.next(rand::random()));
         if !refusing.is_empty() {
             self.tell_of_holding(batch, hand, &refusing, pause);

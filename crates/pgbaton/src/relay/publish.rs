@@ -27,6 +27,8 @@ use crate::source::{Batch, Opaque, Opened, SourceSpec};
 /// After a batch of messages that had been set aside of which none was delivered, the lane has none for so many times as long as it
 /// took.
 const FAILING_REST: u32 = 19;
+/// But no longer: it may be the sink that was down for long.
+const LONGEST_REST: Duration = Duration::from_secs(60);
 
 /// What a lane is started with.
 pub(crate) struct LaneStart {
@@ -366,7 +368,11 @@ impl LaneTask {
             self.wait_for_acknowledgements(0).await?;
             let now = clock::now();
             // What only fails takes no more than a twentieth of the lane's time.
-            self.flow.retries_from(if delivered { now } else { now.after(now.since(began) * FAILING_REST) });
+            self.flow.retries_from(if delivered {
+                now
+            } else {
+                now.after((now.since(began) * FAILING_REST).min(LONGEST_REST))
+            });
             self.relay.flows.room.notify_one();
         }
         Ok(())

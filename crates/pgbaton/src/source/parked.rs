@@ -267,7 +267,8 @@ impl Parked {
 
     /// How many rows of an adopted table are set aside, as far as is known; `None` if none of these lanes is for sure.
     pub(super) fn rows(&self) -> Option<i64> {
-        self.known(|known| known.lanes.values().any(|lane| lane.some).then_some(known.rows))
+        // Dead ones that their keys go past hold nobody, and are pending all the same.
+        self.known(|known| (known.rows > 0 || known.lanes.values().any(|lane| lane.some)).then_some(known.rows))
     }
 
     /// Those of these lanes that may have some that are due.
@@ -377,12 +378,28 @@ impl Parked {
 
     /// What became of those that were tried again. Statements of an open transaction in which the lane was found to be ours.
     pub(super) async fn write(&self, connection: &Connection, tried: &TriedAgain) -> Result<(), Error> {
+        let relay = self.relay.as_str();
+        let gone: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&tried.gone, Type::TEXT_ARRAY)];
+        connection.then(sql::PARKED_DELIVERED, &gone).await?;
+        // Those that are dead first: of a key that goes past one, the next one may have failed, too, and there is one head.
+        let (dead, again): (Vec<_>, Vec<_>) = tried.failed.iter().partition(|(_, _, failed)| failed.after.is_none());
+        self.write_failed(connection, &dead).await?;
+        self.write_failed(connection, &again).await?;
+        let next: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&tried.hashes, Type::INT8_ARRAY)];
+        connection.then(sql::PARKED_NEXT, &next).await?;
+        Ok(())
+    }
+
+    async fn write_failed(&self, connection: &Connection, all: &[&(String, Seen, Failed)]) -> Result<(), Error> {
+        if all.is_empty() {
+            return Ok(());
+        }
         let (relay, replica) = (self.relay.as_str(), self.replica.0);
-        let ids: Vec<&str> = tried.failed.iter().map(|(id, _, _)| id.as_str()).collect();
-        let seen = || tried.failed.iter().map(|(_, seen, _)| seen);
+        let ids: Vec<&str> = all.iter().map(|(id, _, _)| id.as_str()).collect();
+        let seen = || all.iter().map(|(_, seen, _)| seen);
         let attempts: Vec<i32> = seen().map(|seen| i32::try_from(seen.attempts).unwrap_or(i32::MAX)).collect();
         let due: Vec<Option<SystemTime>> = seen().map(|seen| seen.due).collect();
-        let faults = Attempts::of(tried.failed.iter().map(|(_, _, failed)| Some(failed)));
+        let faults = Attempts::of(all.iter().map(|(_, _, failed)| Some(failed)));
         let mut failed: Vec<Parameter<'_>> = vec![
             (&relay, Type::TEXT),
             (&replica, Type::UUID),
@@ -391,11 +408,7 @@ impl Parked {
             (&due, Type::TIMESTAMPTZ_ARRAY),
         ];
         failed.extend(faults.parameters());
-        let gone: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&tried.gone, Type::TEXT_ARRAY)];
-        let next: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&tried.hashes, Type::INT8_ARRAY)];
-        connection
-            .then_all([(sql::PARKED_DELIVERED, &gone), (sql::PARKED_FAILED, &failed), (sql::PARKED_NEXT, &next)])
-            .await?;
+        connection.then(sql::PARKED_FAILED, &failed).await?;
         Ok(())
     }
 }

@@ -6,7 +6,8 @@
 -- Rows: how many of them are set aside now. Locks: none beyond those of an insert. Relies on: the index on id.
 with aside as materialized (
   select o.*, m.n, m.code, m.text, m.counts, m.after, m.holds,
-         pg_catalog.row_number() over (partition by o.hash order by m.n) as nth
+         pg_catalog.count(*) filter (where m.code is null or m.after is not null or m.holds)
+           over (partition by o.hash order by m.n) as nth
   from pg_catalog.unnest($3::bigint[]) with ordinality as i(number, n)
     join (select * from rows from (pg_catalog.unnest($4::text[]), pg_catalog.unnest($5::text[]), pg_catalog.unnest($6::boolean[]),
               pg_catalog.unnest($7::bigint[]), pg_catalog.unnest($8::boolean[])) with ordinality
@@ -18,10 +19,9 @@ with aside as materialized (
      attempts, next_at, first_at, last_at, code, faults, dead_at, holds)
   select $1::text, a.message_id::text, a.hash, a.xid, a.id, a.topic, a.key, a.headers, a.payload, a.payload_json, a.size, a.created_at,
          case when a.counts then 1 else 0 end,
-         case when a.code is not null then pg_catalog.clock_timestamp() + a.after * interval '1 ms'
-              when a.nth = 1 and not exists (
-                select from pgbaton.parked p where p.relay = $1::text and p.hash = a.hash and p.holds)
-              then pg_catalog.clock_timestamp() end,
+         case when (a.code is null or a.after is not null) and a.nth = 1 and not exists (
+              select from pgbaton.parked p where p.relay = $1::text and p.hash = a.hash and p.holds)
+            then pg_catalog.clock_timestamp() + coalesce(a.after, 0) * interval '1 ms' end,
          case when a.counts then pg_catalog.clock_timestamp() end, case when a.counts then pg_catalog.clock_timestamp() end, a.code,
          case when a.code is null then '[]' else pg_catalog.jsonb_build_array(pg_catalog.jsonb_build_object(
            'at', pg_catalog.clock_timestamp(), 'code', a.code, 'text', a.text, 'replica', $2::uuid)) end,

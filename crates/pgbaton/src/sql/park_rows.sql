@@ -9,17 +9,17 @@ insert into pgbaton.parked
 select $1::text, a.id, a.hash, a.row_id::text[], a.topic, a.key, a.size,
        'epoch'::timestamptz + a.created * interval '1 microsecond',
        case when a.counts then 1 else 0 end,
-       case when a.code is not null then pg_catalog.clock_timestamp() + a.after * interval '1 ms'
-            when a.nth = 1 and not exists (
+       case when (a.code is null or a.after is not null) and a.nth = 1 and not exists (
               select from pgbaton.parked p where p.relay = $1::text and p.hash = a.hash and p.holds)
-            then pg_catalog.clock_timestamp() end,
+            then pg_catalog.clock_timestamp() + coalesce(a.after, 0) * interval '1 ms' end,
        case when a.counts then pg_catalog.clock_timestamp() end, case when a.counts then pg_catalog.clock_timestamp() end, a.code,
        case when a.code is null then '[]' else pg_catalog.jsonb_build_array(pg_catalog.jsonb_build_object(
          'at', pg_catalog.clock_timestamp(), 'code', a.code, 'text', a.text, 'replica', $2::uuid)) end,
        case when a.code is not null and a.after is null then pg_catalog.clock_timestamp() end,
        a.code is null or a.after is not null or a.holds
 from (
-  select r.*, pg_catalog.row_number() over (partition by r.hash order by r.n) as nth
+  select r.*, pg_catalog.count(*) filter (where r.code is null or r.after is not null or r.holds)
+           over (partition by r.hash order by r.n) as nth
   from rows from (
     pg_catalog.unnest($3::text[]), pg_catalog.unnest($4::bigint[]), pg_catalog.unnest($5::text[]), pg_catalog.unnest($6::text[]),
     pg_catalog.unnest($7::text[]), pg_catalog.unnest($8::integer[]), pg_catalog.unnest($9::bigint[]), pg_catalog.unnest($10::text[]),
