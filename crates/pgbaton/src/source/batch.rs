@@ -197,16 +197,13 @@ impl Batch {
         };
         let (messages, hashes) = (self.messages.split_off(at), self.hashes.split_off(at));
         let seen = self.seen.as_mut().map(|seen| seen.split_off(at));
-        Self {
-            grant: self.grant.clone(),
-            stint: self.stint,
-            messages,
-            hashes,
-            rows,
-            seen,
-            parked: Parking::default(),
-            holding: Vec::new(),
-        }
+        // What stands behind this part is not passed by it.
+        let last = if let Rows::Log(rows) = &self.rows { rows.numbers.last().copied() } else { None };
+        let behind =
+            |aside: &mut Aside| matches!((&aside.row, last), (AsideRow::Log(number, _), Some(last)) if *number > last);
+        let parked =
+            Parking { aside: self.parked.aside.extract_if(.., behind).collect(), tried: TriedAgain::default() };
+        Self { grant: self.grant.clone(), stint: self.stint, messages, hashes, rows, seen, parked, holding: Vec::new() }
     }
 
     /// Takes the lane's next batch in: from then on both are one. Not where each has to have a bookmark of its own, so not after this

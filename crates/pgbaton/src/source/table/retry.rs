@@ -62,6 +62,9 @@ impl TableSource {
                 else {
                     continue;
                 };
+                if fitting.is_empty() {
+                    continue;
+                }
                 let there = self.what_is_there(&connection, *asked, &fitting, here).await?;
                 fetched.push((*asked, fitting, there));
             }
