@@ -379,10 +379,34 @@ end $body$
 $make$, looks);
 end $_$;
 
+CREATE FUNCTION pgbaton.utc(at timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE STRICT PARALLEL SAFE
+    AS $$ select pg_catalog.to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') $$;
+
 CREATE FUNCTION pgbaton.wake() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$ begin perform pg_catalog.pg_notify('pgbaton', ''); return null; end $$;
+
+CREATE TABLE pgbaton.audit (
+    number bigint NOT NULL,
+    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    who text DEFAULT SESSION_USER NOT NULL,
+    address inet DEFAULT inet_client_addr(),
+    what text NOT NULL,
+    relay text,
+    details jsonb NOT NULL,
+    messages bigint
+);
+
+ALTER TABLE pgbaton.audit ALTER COLUMN number ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME pgbaton.audit_number_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 
 CREATE TABLE pgbaton.home (
     only_row boolean DEFAULT true NOT NULL,
@@ -638,6 +662,9 @@ ALTER TABLE ONLY pgbaton.outbox ATTACH PARTITION pgbaton.outbox_0 FOR VALUES IN 
 
 ALTER TABLE ONLY pgbaton."position" ATTACH PARTITION pgbaton.position_0 FOR VALUES IN ('0');
 
+ALTER TABLE ONLY pgbaton.audit
+    ADD CONSTRAINT audit_pkey PRIMARY KEY (number);
+
 ALTER TABLE ONLY pgbaton.home
     ADD CONSTRAINT home_pkey PRIMARY KEY (only_row);
 
@@ -686,7 +713,7 @@ CREATE INDEX parked_key ON pgbaton.parked USING btree (relay, hash, number) WHER
 
 CREATE INDEX parked_lane ON pgbaton.parked USING btree (relay, ((hash & (4095)::bigint))) WHERE holds;
 
-CREATE INDEX parked_row ON pgbaton.parked USING btree (relay, row_id) WHERE (row_id IS NOT NULL);
+CREATE INDEX parked_row ON pgbaton.parked USING btree (relay, hash_array_extended(row_id, (0)::bigint)) WHERE (row_id IS NOT NULL);
 
 CREATE UNIQUE INDEX position_newest ON ONLY pgbaton."position" USING btree (leaf, relay, lane, epoch DESC, seq DESC);
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use pgbaton::Database;
 use pgbaton::config::Config;
+use pgbaton::control::parked::Selection;
 
 use crate::Failure;
 
@@ -107,6 +108,26 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Option<SegmentsCommand>,
     },
+    /// Messages that were set aside: list them, show one, or have them tried at once.
+    Messages {
+        #[command(subcommand)]
+        command: MessagesCommand,
+    },
+    /// Messages that were given up after their last attempt or a rejection: list them, show one, try them again, discard them.
+    Dead {
+        #[command(subcommand)]
+        command: DeadCommand,
+    },
+    /// Show what operators have done with commands, the newest first.
+    Audit {
+        /// Of this relay alone.
+        #[arg(long)]
+        relay: Option<String>,
+        #[command(flatten)]
+        most: MostArgs,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
     /// Take all positions back to what is certain, after a restore: no message is lost, some may repeat. As the schema's
     /// owner, with all replicas stopped.
     Rebase {
@@ -133,6 +154,121 @@ pub(crate) struct ShowArgs {
     pub(crate) json: bool,
 }
 
+/// How much to show.
+#[derive(ClapArgs)]
+pub(crate) struct MostArgs {
+    /// So many at most.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..))]
+    pub(crate) limit: i64,
+}
+
+/// Which messages: those of which all holds that is given.
+#[derive(ClapArgs)]
+pub(crate) struct WhichArgs {
+    /// Of this lane.
+    #[arg(long)]
+    lane: Option<i32>,
+    /// Of this key.
+    #[arg(long)]
+    key: Option<String>,
+    /// Whose topic is like this: `*` stands for any text.
+    #[arg(long, value_name = "PATTERN")]
+    topic: Option<String>,
+    /// With this message id. May be given several times.
+    #[arg(long = "id", value_name = "ID")]
+    ids: Vec<String>,
+    /// Whose last fault has this code, such as `http.rejected`.
+    #[arg(long)]
+    code: Option<String>,
+    /// Inserted so long ago at least, such as 15m or 2h.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    older: Option<Duration>,
+}
+
+impl WhichArgs {
+    /// Of this relay, or of all.
+    pub(crate) fn of(&self, relay: Option<&str>, dead: Option<bool>) -> Selection {
+        Selection {
+            relay: relay.map(str::to_owned),
+            lane: self.lane,
+            key: self.key.clone(),
+            topic: self.topic.clone(),
+            ids: self.ids.clone(),
+            code: self.code.clone(),
+            older: self.older,
+            dead,
+        }
+    }
+}
+
+/// Whose messages are listed.
+#[derive(ClapArgs)]
+pub(crate) struct ListArgs {
+    /// Of this relay alone.
+    #[arg(long)]
+    pub(crate) relay: Option<String>,
+    #[command(flatten)]
+    pub(crate) which: WhichArgs,
+    /// Only those above this number, which the last line of a list that goes on names.
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    pub(crate) above: i64,
+    #[command(flatten)]
+    pub(crate) most: MostArgs,
+    #[command(flatten)]
+    pub(crate) show: ShowArgs,
+}
+
+/// Which message is shown.
+#[derive(ClapArgs)]
+pub(crate) struct ShowOneArgs {
+    /// The relay.
+    pub(crate) relay: String,
+    /// Its message id.
+    pub(crate) id: String,
+    /// Show headers and payload, too.
+    #[arg(long)]
+    pub(crate) payload: bool,
+    #[command(flatten)]
+    pub(crate) show: ShowArgs,
+}
+
+/// To which messages something is done.
+#[derive(ClapArgs)]
+pub(crate) struct DoArgs {
+    /// The relay.
+    pub(crate) relay: String,
+    #[command(flatten)]
+    pub(crate) which: WhichArgs,
+    /// To all of the relay.
+    #[arg(long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) act: ActArgs,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum MessagesCommand {
+    /// List messages that were set aside, dead or not, in the order in which they were.
+    List(ListArgs),
+    /// Show one of them, with its last faults.
+    Show(ShowOneArgs),
+    /// Have those that wait for their next attempt tried at once.
+    Retry(DoArgs),
+}
+
+#[derive(Subcommand)]
+pub(crate) enum DeadCommand {
+    /// List dead messages.
+    List(ListArgs),
+    /// Show one of them, with its last faults.
+    Show(ShowOneArgs),
+    /// Try dead messages again, as if they never had been.
+    Retry(DoArgs),
+    /// Give dead messages up: they are deleted, and their keys go on. The row of an adopted table stays pending, and this
+    /// relay leaves it out.
+    Discard(DoArgs),
+}
+
 /// What to change. Without `--yes` nothing is: what cannot be taken back is asked for twice.
 #[derive(ClapArgs)]
 pub(crate) struct ActArgs {
@@ -147,6 +283,11 @@ pub(crate) struct ActArgs {
 }
 
 impl ActArgs {
+    /// Whether `--yes` was given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.yes
+    }
+
     /// Whether it was meant, with what is at stake.
     pub(crate) fn is_meant(&self, stake: &str) -> Result<(), Failure> {
         if self.yes { Ok(()) } else { Err(Failure::Usage(format!("{stake}; add --yes if that is meant"))) }

@@ -9,6 +9,7 @@ mod daemon;
 mod exposition;
 mod http;
 mod log;
+mod messages;
 mod rebase;
 mod relays;
 mod schema;
@@ -22,7 +23,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Args, Command, LanesCommand, RelaysCommand};
+use args::{Args, Command, DeadCommand, LanesCommand, MessagesCommand, RelaysCommand};
+use pgbaton::control::parked::Deed;
 
 /// The C library's allocator gives little back of what large messages once needed: a replica that held 5 MB grew to 130 MB.
 #[global_allocator]
@@ -103,6 +105,14 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Relays { command: RelaysCommand::Drop { relay, act } } => relays::drop(&relay, &act).await,
         Command::Segments { show, command: None } => segments::list(&show).await,
         Command::Segments { command: Some(set), .. } => segments::set(set).await,
+        Command::Messages { command: MessagesCommand::List(list) } => messages::list(&list, None).await,
+        Command::Dead { command: DeadCommand::List(list) } => messages::list(&list, Some(true)).await,
+        Command::Messages { command: MessagesCommand::Show(show) }
+        | Command::Dead { command: DeadCommand::Show(show) } => messages::show(&show).await,
+        Command::Messages { command: MessagesCommand::Retry(which) } => messages::act(&which, Deed::TryNow).await,
+        Command::Dead { command: DeadCommand::Retry(which) } => messages::act(&which, Deed::Retry).await,
+        Command::Dead { command: DeadCommand::Discard(which) } => messages::act(&which, Deed::Discard).await,
+        Command::Audit { relay, most, show } => messages::audit(relay.as_deref(), most.limit, &show).await,
         Command::Rebase { act, forsake_timeline } => rebase::rebase(&act, forsake_timeline).await,
         Command::Confirm { database } => rebase::confirm(&database).await,
     }

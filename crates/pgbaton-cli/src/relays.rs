@@ -16,7 +16,11 @@ pub(crate) async fn list(show: &ShowArgs) -> Result<(), Failure> {
 
 fn table(relays: &[RelayStatus]) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "{:<24} {:>6} {:>6} {:>9} {:>12}  READS", "RELAY", "LANES", "OWNED", "REPLICAS", "PASSED");
+    let _ = writeln!(
+        text,
+        "{:<24} {:>6} {:>6} {:>9} {:>12} {:>10}  READS",
+        "RELAY", "LANES", "OWNED", "REPLICAS", "PASSED", "SET ASIDE"
+    );
     for relay in relays {
         let note = match (relay.replicas, &relay.table, relay.lanes_now < i64::from(relay.lanes)) {
             (0, None, _) => "  nobody runs it: the outbox keeps its messages",
@@ -24,21 +28,32 @@ fn table(relays: &[RelayStatus]) -> String {
             (_, _, true) => "  lanes are being split",
             _ => "",
         };
-        let RelayStatus { name, lanes_now, owned, replicas, .. } = relay;
+        let RelayStatus { name, lanes_now, owned, replicas, parked, .. } = relay;
         let passed = if relay.table.is_some() { "-".to_owned() } else { relay.passed.unwrap_or_default().to_string() };
         let reads = relay.table.as_deref().unwrap_or("the outbox");
-        let _ = writeln!(text, "{name:<24} {lanes_now:>6} {owned:>6} {replicas:>9} {passed:>12}  {reads}{note}");
+        let _ = writeln!(
+            text,
+            "{name:<24} {lanes_now:>6} {owned:>6} {replicas:>9} {passed:>12} {parked:>10}  {reads}{note}"
+        );
     }
     text
 }
 
 /// Drops a relay.
 pub(crate) async fn drop(relay: &str, act: &ActArgs) -> Result<(), Failure> {
-    act.is_meant(&format!(
-        "relay {relay} would be forgotten: what it has not delivered of the outbox it never would, and rows of an adopted table \
-         stay pending"
-    ))?;
-    relays::drop(&act.database.database()?, relay).await?;
+    let database = act.database.database()?;
+    if !act.is_given() {
+        let known = relays::list(&database).await?;
+        let aside = match known.iter().find(|known| known.name == relay).map_or(0, |known| known.parked) {
+            0 => String::new(),
+            aside => format!(", with {aside} message(s) that are set aside"),
+        };
+        act.is_meant(&format!(
+            "relay {relay} would be forgotten{aside}: what it has not delivered of the outbox it never would, and rows of an \
+             adopted table stay pending"
+        ))?;
+    }
+    relays::drop(&database, relay).await?;
     act.done(&serde_json::json!({ "relay": relay, "dropped": true }), &format!("relay {relay} is dropped"))
 }
 

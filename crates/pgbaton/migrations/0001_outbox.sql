@@ -336,7 +336,25 @@ create unique index parked_head on pgbaton.parked (relay, hash) where next_at is
 create index parked_due on pgbaton.parked (relay, next_at) where next_at is not null;
 create index parked_lane on pgbaton.parked (relay, (hash & 4095)) where holds;  -- no relay has more lanes
 create index parked_dead on pgbaton.parked (relay, dead_at) where dead_at is not null;
-create index parked_row on pgbaton.parked (relay, row_id) where row_id is not null;
+-- Asked for each pending row by each look: texts are compared slowly.
+create index parked_row on pgbaton.parked (relay, pg_catalog.hash_array_extended(row_id, 0)) where row_id is not null;
+
+-- What operators have done: by whom is the login role, which nobody chooses by himself.
+create table pgbaton.audit (
+  number   bigint      not null generated always as identity primary key,
+  at       timestamptz not null default pg_catalog.clock_timestamp(),
+  who      text        not null default session_user,
+  address  inet        default pg_catalog.inet_client_addr(),
+  what     text        not null,
+  relay    text,
+  details  jsonb       not null,
+  messages bigint
+);
+
+-- A time for people and programs: in UTC.
+create function pgbaton.utc(at timestamptz) returns text
+  language sql stable strict parallel safe
+as $$ select pg_catalog.to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') $$;
 
 -- Who still needs a segment, or why it is kept; null if nobody does. A lane has passed it when everything in it is visible
 -- in S: the greatest transaction id lies below xmax(S), and none of xip(S) is in it. Or visible in T and not above `last`.

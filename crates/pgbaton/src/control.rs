@@ -12,6 +12,8 @@ use crate::send::{NewMessage, Sent};
 use crate::source::native;
 use crate::sql;
 
+pub mod audit;
+pub mod parked;
 pub mod rebase;
 pub mod relays;
 mod replicas;
@@ -115,13 +117,14 @@ pub async fn status(database: &Database) -> Result<Status, Error> {
     Ok(status)
 }
 
-/// Runs a statement that locks the outbox, in a transaction of its own. It waits for the lock a tenth of a second at most, so
+/// Runs a statement that locks the outbox, in a transaction of its own, with a line in the audit. It waits for the lock a tenth of a second at most, so
 /// that no producer waits behind it for longer, and is tried again for `patience`; the answer may take `answer`.
 async fn with_the_outbox_locked(
     database: &Database,
     patience: Duration,
     answer: Duration,
     (verb, parameters): (sql::Verb<'_>, &[Parameter<'_>]),
+    (what, details): (&str, &impl Serialize),
 ) -> Result<Vec<Row>, Error> {
     const AGAIN_AFTER: Duration = Duration::from_millis(500);
     let deadline = tokio::time::Instant::now() + patience;
@@ -129,8 +132,14 @@ async fn with_the_outbox_locked(
         let connection = database.connect().await?.waiting(answer);
         connection.open(Access::Write).await?;
         connection.script("set local lock_timeout = '100ms'").await?;
-        match connection.commit(verb, parameters).await {
-            Err(error) if error.is_transient() && tokio::time::Instant::now() < deadline => {
+        let done = async {
+            let rows = connection.then(verb, parameters).await?;
+            audit::write(&connection, (what, None), details, None).await?;
+            connection.commit(sql::INCARNATION, &[]).await?;
+            Ok(rows)
+        };
+        match done.await {
+            Err(error) if Error::is_transient(&error) && tokio::time::Instant::now() < deadline => {
                 tokio::time::sleep(AGAIN_AFTER).await;
             }
             result => return result,

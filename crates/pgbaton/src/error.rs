@@ -183,6 +183,10 @@ impl From<tokio_postgres::Error> for Error {
         };
         let mut error = Self::from_server(code, format!("{said} ({})", code.code()));
         error.sql_state = Some(code.code().to_owned());
+        if db.schema() == Some("pgbaton") && db.constraint() == Some("parked_head") {
+            // Of one key two messages were made the one to be tried, at the same time. It is looked at anew.
+            (error.kind, error.hint) = (Kind::Database, None);
+        }
         error.quoting = (*code == SqlState::SYNTAX_ERROR).then(|| db.message().into());
         error
     }

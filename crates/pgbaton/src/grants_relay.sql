@@ -1,9 +1,10 @@
 grant usage on schema pgbaton to {relay};
 grant execute on function pgbaton.incarnation(), pgbaton.segments_above(bigint), pgbaton.segment_at(timestamptz),
-  pgbaton.lane_lock(text, integer), pgbaton.relays_lock(), pgbaton.needs(smallint), pgbaton.empty_segment(smallint) to {relay};
+  pgbaton.lane_lock(text, integer), pgbaton.relays_lock(), pgbaton.needs(smallint), pgbaton.empty_segment(smallint),
+  pgbaton.utc(timestamptz) to {relay};
 grant select on all tables in schema pgbaton to {relay};
 grant select on all sequences in schema pgbaton to {relay};
-grant insert on pgbaton.relay, pgbaton.lane, pgbaton.replica, pgbaton.position to {relay};
+grant insert on pgbaton.relay, pgbaton.lane, pgbaton.replica, pgbaton.position, pgbaton.audit to {relay};
 grant insert, update, delete on pgbaton.parked to {relay};
 grant update (lanes) on pgbaton.relay to {relay};
 grant update (owner, epoch, lanes) on pgbaton.lane to {relay};

@@ -201,6 +201,11 @@ impl Messages {
         self.entries.get(index).map(|entry| entry.created_at)
     }
 
+    /// The message at this place.
+    pub(crate) fn get(&self, index: usize) -> Option<Message<'_>> {
+        self.entries.get(index).map(|entry| self.view(entry))
+    }
+
     /// The messages in the order in which they must reach the sink.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Message<'_>> {
         self.entries.iter().map(|entry| self.view(entry))

@@ -427,6 +427,13 @@ impl Flow {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// A batch of messages that had been set aside is not dealt with: they still are. The next one comes no sooner than that.
+    pub(crate) fn dropped(&self, retry: &Batch, next: BootInstant) {
+        self.outstanding.fetch_sub(retry.messages.len(), Ordering::Relaxed);
+        self.let_go(retry.messages.bytes());
+        self.retries_from(next);
+    }
+
     /// Messages that were read and not handed to the sink.
     pub(crate) fn waiting(&self) -> usize {
         self.outstanding.load(Ordering::Relaxed).saturating_sub(self.in_flight())

@@ -23,6 +23,7 @@ mod parked;
 mod patience;
 mod settle;
 pub mod table;
+mod trouble;
 
 pub use batch::{Batch, HeldMessages, Memory, Parking};
 pub use parked::Failed;

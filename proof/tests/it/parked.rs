@@ -14,7 +14,11 @@ use crate::hand::until;
 
 mod adopted;
 mod attempts;
+mod blamed;
+mod commands;
 mod kills;
+mod stuck;
+mod together;
 
 on_each_version!(
     a_failing_message_holds_its_key_alone,

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio_postgres::types::Type;
 
-use super::replicas;
-use crate::connection::{Access, Database};
+use super::{audit, replicas};
+use crate::connection::{Access, Database, Parameter};
 use crate::error::{Error, Kind};
 use crate::migrate;
 use crate::sql;
@@ -40,8 +40,10 @@ pub async fn rebase(database: &Database, forsake: i32) -> Result<Rebased, Error>
     const PATIENCE: Duration = Duration::from_secs(60);
     /// Every message is written anew in one statement.
     const ANSWER: Duration = Duration::from_secs(24 * 3_600);
-    let rows =
-        super::with_the_outbox_locked(database, PATIENCE, ANSWER, (sql::REBASE, &[(&forsake, Type::INT4)])).await?;
+    let parameters: [Parameter<'_>; 1] = [(&forsake, Type::INT4)];
+    let details = serde_json::json!({ "forsake_timeline": forsake });
+    let statement = (sql::REBASE, &parameters[..]);
+    let rows = super::with_the_outbox_locked(database, PATIENCE, ANSWER, statement, ("rebase", &details)).await?;
     let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "pgbaton.rebase() gave no row"))?;
     Ok(Rebased { messages: row.try_get("messages")?, due: row.try_get("due")? })
 }
@@ -54,7 +56,10 @@ pub async fn rebase(database: &Database, forsake: i32) -> Result<Rebased, Error>
 pub async fn confirm(database: &Database) -> Result<(), Error> {
     let connection = database.connect().await?;
     migrate::check(&connection).await?;
-    let [rows] = connection.pipeline(Access::Write, [(sql::CONFIRM, &[])]).await?;
+    connection.open(Access::Write).await?;
+    let rows = connection.then(sql::CONFIRM, &[]).await?;
+    audit::write(&connection, ("confirm", None), &serde_json::json!({}), None).await?;
+    connection.commit(sql::INCARNATION, &[]).await?;
     match rows.first().map(|row| row.try_get::<_, Option<String>>("why")).transpose()?.flatten() {
         None => Ok(()),
         Some(why) => Err(Error::refused(why, "Nothing was changed")),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio_postgres::types::Type;
 
-use super::replicas;
+use super::{audit, replicas};
 use crate::connection::{Access, Connection, Database, Parameter};
 use crate::error::Error;
 use crate::migrate;
@@ -29,6 +29,8 @@ pub struct RelayStatus {
     /// Every lane has dealt with every message up to this id, but for those of transactions that were still open by then.
     /// `None` if it reads an adopted table.
     pub passed: Option<i64>,
+    /// Messages of it that are set aside, up to 10,000, dead or not.
+    pub parked: i64,
     /// Seconds since it was registered.
     pub age_seconds: f64,
 }
@@ -53,6 +55,7 @@ async fn list_on(connection: &Connection) -> Result<Vec<RelayStatus>, Error> {
                 owned: row.try_get("owned")?,
                 replicas: row.try_get("replicas")?,
                 passed: row.try_get("passed")?,
+                parked: row.try_get("parked")?,
                 age_seconds: row.try_get("age")?,
             })
         })
@@ -89,12 +92,14 @@ pub async fn drop(database: &Database, name: &str) -> Result<(), Error> {
     let locked = connection.then(sql::CLAIM_LOCK, &[(&names, Type::TEXT_ARRAY), (&numbers, Type::INT4_ARRAY)]).await?;
     // Without all locks, no relay.
     let name_if_locked = (locked.len() == numbers.len()).then_some(name);
-    if connection.commit(sql::DROP_RELAY, &[(&name_if_locked, Type::TEXT)]).await?.is_empty() {
+    if connection.then(sql::DROP_RELAY, &[(&name_if_locked, Type::TEXT)]).await?.is_empty() {
         return Err(Error::refused(
             format!("relay {name} is run by a replica, or one of its positions is just being written"),
             "Take it out of the configuration of all replicas first, and wait until they have given back its lanes",
         ));
     }
+    audit::write(&connection, ("relays drop", Some(name)), &relay, Some(relay.parked)).await?;
+    connection.commit(sql::INCARNATION, &[]).await?;
     Ok(())
 }
 
@@ -106,9 +111,15 @@ pub async fn split(database: &Database, name: &str) -> Result<i32, Error> {
     let connection = checked(database).await?;
     let relay = find(&connection, name).await?;
     let parameters: [Parameter<'_>; 2] = [(&name, Type::TEXT), (&relay.lanes, Type::INT4)];
-    let [rows] = connection.pipeline(Access::Write, [(sql::WANT_LANES, &parameters)]).await?;
-    match rows.first() {
-        Some(row) => Ok(row.try_get("lanes")?),
+    connection.open(Access::Write).await?;
+    match connection.then(sql::WANT_LANES, &parameters).await?.first() {
+        Some(row) => {
+            let lanes = row.try_get("lanes")?;
+            audit::write(&connection, ("lanes split", Some(name)), &serde_json::json!({ "lanes": lanes }), None)
+                .await?;
+            connection.commit(sql::INCARNATION, &[]).await?;
+            Ok(lanes)
+        }
         None => Err(Error::refused(
             format!("relay {name} has {} of {} lanes, and is not split further now", relay.lanes_now, relay.lanes),
             "A relay has 4096 lanes at most, and one split has to be over before the next",

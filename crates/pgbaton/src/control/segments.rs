@@ -112,6 +112,7 @@ pub async fn set(
     let parameters: [Parameter<'_>; 3] =
         [(&ring.segments, Type::INT4), (&ring.seconds, Type::INT4), (&ring.retention_seconds, Type::INT8)];
     comes_round_late_enough(ring)?;
-    super::with_the_outbox_locked(database, patience, database.patience(), (sql::SET_RING, &parameters)).await?;
+    let statement = (sql::SET_RING, &parameters[..]);
+    super::with_the_outbox_locked(database, patience, database.patience(), statement, ("segments set", &ring)).await?;
     Ok(ring)
 }

@@ -3,12 +3,12 @@
 //! A message that the sink does not take is set aside, with those of its key that follow it, once it is clear that it is not the sink
 //! (`retry.rs`). Until then it stays here, and holds its lane.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, SystemTime};
 
 use super::held::Refusal;
 use super::outage::Outage;
-use super::publish::{LaneEnd, LaneTask, given_up, open_sink};
+use super::publish::{LaneEnd, LaneTask, More, open_sink};
 use crate::clock;
 use crate::faults;
 use crate::history;
@@ -35,11 +35,16 @@ pub(super) enum Handed {
 struct Hand {
     /// Places of messages that are not at the sink yet.
     left: Vec<usize>,
+    /// As many of them go into the next call: fewer where the sink has said no to several together.
+    most: usize,
     /// Some are.
     delivered: bool,
     /// The last call has delivered something.
     took: bool,
-    refused: Vec<RefusedBefore>,
+    /// The sink has stopped in the middle of the last call.
+    stopped: bool,
+    /// By their places.
+    refused: BTreeMap<usize, RefusedBefore>,
     /// Nothing more could be taken into the batch to be tried.
     alone: bool,
     backoff: Backoff,
@@ -49,7 +54,6 @@ struct Hand {
 
 /// How a message has fared in its lane's hands.
 struct RefusedBefore {
-    place: usize,
     /// The end of the first call in which it was refused.
     first: BootInstant,
     /// Something else went through between two refusals of it: what refused it was not a sink that was down.
@@ -57,19 +61,22 @@ struct RefusedBefore {
 }
 
 impl Hand {
-    /// All that is left was refused with this.
+    /// What the next call tries.
+    fn tried(&self) -> &[usize] {
+        self.left.get(..self.most).unwrap_or(&self.left)
+    }
+
+    /// All that was tried was refused with this.
     fn all(&self, fault: &Fault, meaning: Meaning) -> Vec<Refusing> {
         let refusing = |place: &usize| Refusing { place: *place, fault: fault.clone(), meaning, asked: None };
-        self.left.iter().map(refusing).collect()
+        self.tried().iter().map(refusing).collect()
     }
 
     /// These were refused in a call that has just ended.
     fn note(&mut self, refusing: &[Refusing], now: BootInstant, outage: &Outage) {
         for Refusing { place, .. } in refusing {
-            match self.refused.iter_mut().find(|before| before.place == *place) {
-                Some(before) => before.proven |= outage.has_delivered_since(before.first),
-                None => self.refused.push(RefusedBefore { place: *place, first: now, proven: false }),
-            }
+            let before = self.refused.entry(*place).or_insert(RefusedBefore { first: now, proven: false });
+            before.proven |= outage.has_delivered_since(before.first);
         }
     }
 }
@@ -87,9 +94,11 @@ impl LaneTask {
     pub(super) async fn hand_over(&mut self, batch: &mut Batch) -> Result<Handed, LaneEnd> {
         let mut hand = Hand {
             left: (0..batch.messages.len()).collect(),
+            most: usize::MAX,
             delivered: false,
             took: false,
-            refused: Vec::new(),
+            stopped: false,
+            refused: BTreeMap::new(),
             alone: false,
             backoff: Backoff::new(Duration::from_millis(100), self.relay.spec.pace.retry_cap),
             unsure: 0,
@@ -114,10 +123,14 @@ impl LaneTask {
 
     /// One call, and what follows from its answer.
     async fn append(&mut self, batch: &mut Batch, hand: &mut Hand) -> Result<Handed, LaneEnd> {
+        let relay = std::sync::Arc::clone(&self.relay);
+        let turn = self.wait_for(relay.outage.turn()).await?;
+        (hand.took, hand.stopped) = (false, false);
         let number = self.batch + 1;
         let next = Opaque::new(number, &batch.bookmark().map_err(LaneEnd::Refused)?);
         let part = Part::whole(&batch.messages, self.holds.as_ref(), &next);
-        let part = if hand.left.len() < batch.messages.len() { part.rest(&hand.left) } else { part };
+        let tried = hand.tried();
+        let part = if tried.len() < batch.messages.len() { part.rest(tried) } else { part };
         faults::point("lane.before_append");
         let Some(sink) = &mut self.sink else { return Err(LaneEnd::Reopen) };
         let (began, seen) = (clock::now(), self.relay.observer.is_some().then(SystemTime::now));
@@ -126,6 +139,7 @@ impl LaneTask {
             () = self.deadline.over() => return Err(LaneEnd::Stopped),
             answer = history::published(&self.told_of, number, &part, sink.append(&part, &self.deadline)) => answer,
         };
+        drop(turn);
         faults::point("lane.appended");
         match answer {
             Ok(outcomes) => {
@@ -138,18 +152,26 @@ impl LaneTask {
                 self.judge(batch, hand, refusing, began).await?;
                 Ok(Handed::Done)
             }
-            // The sink takes all or nothing.
-            Err(AppendError::Refused(_)) if hand.left.len() > 1 && !hand.delivered => Ok(Handed::Divide),
+            Err(AppendError::Refused(fault)) if hand.tried().len() > 1 => {
+                if self.keeps_position() {
+                    return Ok(Handed::Divide);
+                }
+                // What was taken into the batch is in one place with it by now: it is not divided itself.
+                hand.most = hand.tried().len() / 2;
+                tracing::debug!(grant = %self.flow.grant, %fault, most = hand.most, "trying fewer");
+                Ok(Handed::Done)
+            }
             Err(AppendError::Refused(fault)) => {
                 self.relay.metrics.rejected();
                 let refusing = hand.all(&fault, Meaning::Reject);
+                hand.most = usize::MAX;
                 self.judge(batch, hand, refusing, began).await?;
                 Ok(Handed::Done)
             }
             Err(error) => {
                 if self.recover(&error, &next, &mut hand.backoff).await? {
                     self.relay.outage.over(&self.flow.grant.lane);
-                    let part = Part::whole(&batch.messages, None, &next).rest(&hand.left);
+                    let part = Part::whole(&batch.messages, None, &next).rest(hand.tried());
                     self.show(&part, &vec![Outcome::Delivered; part.len()], seen);
                     self.all_delivered(hand, batch);
                     self.took(number, began, next);
@@ -201,7 +223,7 @@ impl LaneTask {
         let failed = clock::now();
         hand.note(&refusing, failed, &self.relay.outage);
         // Some were not tried, and no message is to blame.
-        let nobody = refusing.is_empty() && !hand.left.is_empty();
+        let nobody = refusing.is_empty() && hand.stopped;
         self.tell_of_the_sink(hand, &refusing, began);
         if batch.is_retry() && !refusing.is_empty() {
             self.look_around(hand, failed).await?;
@@ -216,7 +238,7 @@ impl LaneTask {
             self.wait_for_the_sink().await?;
             // What follows is tried together with this.
             let before = batch.messages.len();
-            hand.alone = !self.try_more(batch).await?;
+            hand.alone = self.try_more(batch).await? == More::None;
             hand.left.extend(before..batch.messages.len());
         } else if nobody {
             self.pause(pause).await?;
@@ -228,11 +250,11 @@ impl LaneTask {
     /// it is not.
     async fn look_around(&mut self, hand: &mut Hand, failed: BootInstant) -> Result<(), LaneEnd> {
         let outage = &self.relay.outage;
-        if !hand.refused.iter().all(|refused| refused.proven) && !outage.has_delivered_since(failed) {
+        if !hand.refused.values().all(|refused| refused.proven) && !outage.has_delivered_since(failed) {
             self.pause(LOOKING_AROUND).await?;
         }
         let proven = self.relay.outage.has_delivered_since(failed);
-        hand.refused.iter_mut().for_each(|refused| refused.proven |= proven);
+        hand.refused.values_mut().for_each(|refused| refused.proven |= proven);
         Ok(())
     }
 
@@ -250,12 +272,7 @@ impl LaneTask {
 
     async fn wait_for_the_sink(&mut self) -> Result<(), LaneEnd> {
         let relay = std::sync::Arc::clone(&self.relay);
-        tokio::select! {
-            biased;
-            () = self.deadline.over() => Err(LaneEnd::Stopped),
-            () = given_up(&mut self.orders) => Err(LaneEnd::Drained),
-            () = relay.outage.wait() => Ok(()),
-        }
+        self.wait_for(relay.outage.wait()).await
     }
 
     /// Sets aside those that are to blame, each with what of its key follows. The others stay.
@@ -266,8 +283,7 @@ impl LaneTask {
         let mut waits: HashSet<i64> = HashSet::new();
         refusing.retain(|refusing| {
             let (attempts, since) = batch.attempts(refusing.place);
-            let before = hand.refused.iter().find(|before| before.place == refusing.place);
-            let proven = before.is_some_and(|before| before.proven);
+            let proven = hand.refused.get(&refusing.place).is_some_and(|before| before.proven);
             let refused = Refused {
                 meaning: refusing.meaning,
                 asked: refusing.asked,
@@ -292,7 +308,8 @@ impl LaneTask {
         self.tell_of_aside(batch, &aside);
         let follows = |place: &usize| {
             let hash = batch.hashes().get(*place);
-            hash.is_some_and(|hash| waits.contains(hash)) && !aside.iter().any(|(of, _)| of == place)
+            // Those that are set aside for themselves ascend.
+            hash.is_some_and(|hash| waits.contains(hash)) && aside.binary_search_by_key(place, |(of, _)| *of).is_err()
         };
         let followers: Vec<usize> = hand.left.iter().copied().filter(follows).collect();
         aside.extend(followers.into_iter().map(|place| (place, None)));
@@ -303,23 +320,25 @@ impl LaneTask {
         let moved = |place: usize| place - places.partition_point(|aside| *aside < place);
         hand.left.retain(|place| places.binary_search(place).is_err());
         hand.left.iter_mut().for_each(|place| *place = moved(*place));
-        hand.refused.retain(|before| places.binary_search(&before.place).is_err());
-        hand.refused.iter_mut().for_each(|before| before.place = moved(before.place));
+        let before = std::mem::take(&mut hand.refused).into_iter();
+        let stays = |(place, _): &(usize, _)| places.binary_search(place).is_err();
+        hand.refused = before.filter(stays).map(|(place, before)| (moved(place), before)).collect();
         refusing.iter_mut().for_each(|refusing| refusing.place = moved(refusing.place));
     }
 
-    /// Whether nothing else could be tried: what is left is refused or waits behind what is, and nothing else was read.
+    /// Whether nothing else could be tried: what is left is refused or waits behind what is, and nothing else was read, though it
+    /// was waited for: but where others went through in the same call, or where it stays nowhere to be tried once more.
     fn is_alone(&self, batch: &Batch, hand: &Hand, refusing: &[Refusing]) -> bool {
         let hash = |place: usize| batch.hashes().get(place);
         let refused: HashSet<i64> = refusing.iter().filter_map(|refusing| hash(refusing.place)).copied().collect();
-        (hand.alone || self.flow.waiting() == 0)
+        (hand.alone || ((hand.took || batch.is_retry()) && self.flow.waiting() == 0))
             && hand.left.iter().all(|place| hash(*place).is_some_and(|hash| refused.contains(hash)))
     }
 
     fn tell_of_aside(&mut self, batch: &Batch, aside: &[(usize, Option<Failed>)]) {
         let metrics = &self.relay.metrics;
         for (place, failed) in aside {
-            let (Some(message), Some(failed)) = (batch.messages.iter().nth(*place), failed) else { continue };
+            let (Some(message), Some(failed)) = (batch.messages.get(*place), failed) else { continue };
             let (grant, message_id, topic) = (&self.flow.grant, message.id, message.topic);
             let Failed { code, text, counts, after, .. } = failed;
             let attempts = batch.attempts(*place).0 + u32::from(*counts);
@@ -346,7 +365,7 @@ impl LaneTask {
 
     fn tell_of_holding(&mut self, batch: &Batch, hand: &Hand, refusing: &[Refusing], pause: Duration) {
         let Some(first) = refusing.first() else { return };
-        let Some(message) = batch.messages.iter().nth(first.place) else { return };
+        let Some(message) = batch.messages.get(first.place) else { return };
         let held = self.held.get_or_insert_with(|| super::held::Held::new(&self.relay.metrics));
         let refusal = Refusal { fault: &first.fault, message: message.id, topic: message.topic, left: hand.left.len() };
         held.tell(&self.flow.grant, self.batch + 1, &refusal, pause);
@@ -369,12 +388,13 @@ impl LaneTask {
         metrics.took(&tally);
     }
 
-    /// Counts outcomes and keeps in `left` what is not at the sink yet. Gives what the sink refused.
+    /// Counts outcomes of what was tried, and keeps in `left` what is not at the sink yet. Gives what the sink refused.
     fn take_outcomes(&self, outcomes: &[Outcome], hand: &mut Hand, batch: &Batch) -> Vec<Refusing> {
         let metrics = &self.relay.metrics;
         let mut tally = metrics.tally();
         let (mut delivered, mut repeated, mut refusing) = (0, 0, Vec::new());
-        let tried = std::mem::take(&mut hand.left);
+        let mut tried = std::mem::take(&mut hand.left);
+        let not_tried = tried.split_off(hand.most.min(tried.len()));
         for (index, place) in tried.into_iter().enumerate() {
             // A sink that answers for fewer messages than it was given has not answered for this one.
             match outcomes.get(index).unwrap_or(&Outcome::NotTried) {
@@ -397,10 +417,12 @@ impl LaneTask {
                     let (fault, meaning) = (fault.clone(), Meaning::Reject);
                     refusing.push(Refusing { place, fault, meaning, asked: None });
                 }
-                Outcome::NotTried => {}
+                Outcome::NotTried => hand.stopped = true,
             }
             hand.left.push(place);
         }
+        hand.left.extend(not_tried);
+        hand.most = usize::MAX;
         hand.took = delivered + repeated > 0;
         hand.delivered |= hand.took;
         metrics.delivered(delivered);
@@ -433,12 +455,7 @@ impl LaneTask {
         self.sink = None;
         loop {
             let (relay, grant) = (std::sync::Arc::clone(&self.relay), self.flow.grant.clone());
-            let opened = tokio::select! {
-                biased;
-                () = self.deadline.over() => return Err(LaneEnd::Stopped),
-                () = given_up(&mut self.orders) => return Err(LaneEnd::Drained),
-                opened = open_sink(&relay, &grant, Opening::Again) => opened?,
-            };
+            let opened = self.wait_for(open_sink(&relay, &grant, Opening::Again)).await??;
             let Some((sink, holds)) = opened else { continue };
             self.sink = Some(sink);
             if holds.as_ref() == Some(next) {

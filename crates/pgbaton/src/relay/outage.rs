@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
 use super::nanos;
 use crate::clock;
 use crate::lane::Lane;
@@ -13,7 +15,11 @@ use crate::metrics::Metrics;
 use crate::outcome::Fault;
 use crate::retry::Backoff;
 
-/// A sink that is down: all lanes of the relay back off together, and no message is blamed.
+/// With so many turns at once there is no need for turns.
+const ALL: usize = 64;
+
+/// A sink that is down: all lanes of the relay back off together, and no message is blamed. One of them at a time calls it, and twice
+/// as many with each answer: one that has just come back is not flooded.
 pub(crate) struct Outage {
     state: Mutex<OutageState>,
     metrics: Arc<Metrics>,
@@ -28,12 +34,34 @@ struct OutageState {
     failing: BTreeSet<i32>,
     /// It may have been down before: nobody has asked yet.
     unknown: bool,
+    /// Since it was down, until it has answered often enough.
+    turns: Option<Turns>,
+}
+
+struct Turns {
+    /// How many calls may be under way at once.
+    most: usize,
+    free: Arc<Semaphore>,
+}
+
+impl Turns {
+    fn first() -> Self {
+        Self { most: 1, free: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// Twice as many; `None` once that is enough.
+    fn more(self) -> Option<Self> {
+        let Self { most, free } = self;
+        let more = if most < ALL { most } else { Semaphore::MAX_PERMITS / 2 };
+        free.add_permits(more);
+        (most < ALL).then_some(Self { most: 2 * most, free })
+    }
 }
 
 impl Outage {
     pub(crate) fn new(cap: Duration, metrics: Arc<Metrics>) -> Self {
         let backoff = Backoff::new(Duration::from_millis(50), cap);
-        let state = OutageState { backoff, until: None, failing: BTreeSet::new(), unknown: true };
+        let state = OutageState { backoff, until: None, failing: BTreeSet::new(), unknown: true, turns: None };
         Self { state: Mutex::new(state), metrics, delivered: AtomicI64::new(0) }
     }
 
@@ -47,6 +75,7 @@ impl Outage {
         let relay = &lane.relay;
         let pause = self.with(|state| {
             state.failing.insert(lane.number);
+            state.turns.get_or_insert_with(Turns::first);
             let now = clock::now();
             if state.until.is_some_and(|until| now < until) {
                 return None;
@@ -76,6 +105,7 @@ impl Outage {
         self.with(|state| {
             state.backoff.reset();
             state.until = None;
+            state.turns = state.turns.take().and_then(Turns::more);
         });
         self.answered(lane);
     }
@@ -99,6 +129,19 @@ impl Outage {
         if is_up {
             self.metrics.sink_is_up();
         }
+    }
+
+    /// A turn at calling the sink, until it is dropped: none is needed unless it was down. Lanes have theirs in the order in which
+    /// they ask. Cancel-safe.
+    pub(crate) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        let free = self.with(|state| state.turns.as_ref().map(|turns| Arc::clone(&turns.free)));
+        let turn = match free {
+            // It is never closed.
+            Some(free) => free.acquire_owned().await.ok(),
+            None => None,
+        };
+        self.wait().await;
+        turn
     }
 
     /// Returns at the end of the pause, if there is one. Cancel-safe.
@@ -133,5 +176,23 @@ mod tests {
         assert_eq!(metrics.counts().sink_down, since);
         outage.gone(&lane(2));
         assert_eq!(metrics.counts().sink_down, None);
+    }
+
+    #[tokio::test]
+    async fn a_sink_that_comes_back_is_called_by_one_and_then_by_more() {
+        let outage = Outage::new(Duration::from_millis(1), Arc::new(Metrics::default()));
+        let lane = Lane { relay: RelayName::new("orders").unwrap(), number: 1, of: 16 };
+        let soon = Duration::from_millis(50);
+        assert!(outage.turn().await.is_none(), "it was not down");
+        outage.failed(&lane, &Fault::new(&codes::sink::SILENT, "x"));
+        for most in [1, 2, 4, 8, 16, 32, 64] {
+            let mut turns = Vec::new();
+            while let Ok(turn) = tokio::time::timeout(soon, outage.turn()).await {
+                turns.push(turn);
+            }
+            assert_eq!(turns.len(), most);
+            outage.over(&lane);
+        }
+        assert!(outage.turn().await.is_none());
     }
 }

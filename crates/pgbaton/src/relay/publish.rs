@@ -29,6 +29,8 @@ use crate::source::{Batch, Opaque, Opened, SourceSpec};
 const FAILING_REST: u32 = 19;
 /// But no longer: it may be the sink that was down for long.
 const LONGEST_REST: Duration = Duration::from_secs(60);
+/// A batch of messages that had been set aside was dropped, so that what was read behind it could be tried: none for so long.
+const DROPPED_REST: Duration = Duration::from_secs(1);
 
 /// What a lane is started with.
 pub(crate) struct LaneStart {
@@ -197,8 +199,8 @@ pub(super) async fn open_sink(
     opening: Opening,
 ) -> Result<Option<(Box<dyn OpenLane>, Option<Opaque>)>, LaneEnd> {
     // A closed semaphore would let all through.
-    let _turn = relay.openings.acquire().await;
-    relay.outage.wait().await;
+    let _opening = relay.openings.acquire().await;
+    let _turn = relay.outage.turn().await;
     let fault = match relay.probe().await {
         Ok(()) => match relay.spec.sink.open(grant, opening).await {
             Ok(mut lane) => match lane.position().await {
@@ -240,6 +242,17 @@ async fn next_batch(
         Some(batch) => Some(batch),
         None => batches.recv().await.inspect(|_| flow.dequeued()),
     }
+}
+
+/// What else a lane has to try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum More {
+    /// It was taken into the batch in hand.
+    Taken,
+    /// There is nothing, or nothing that could be tried before the batch in hand is dealt with.
+    None,
+    /// There is something, but as much is in flight as may be.
+    Later,
 }
 
 pub(super) struct LaneTask {
@@ -289,37 +302,40 @@ impl LaneTask {
                 return if matches!(end, LaneEnd::Drained) { self.drain().await } else { end };
             }
             self.flow.let_go(self.bytes);
-            if self.batches.is_empty() {
+            if self.ahead.is_none() && self.batches.is_empty() {
                 self.flow.idle();
             }
         }
     }
 
-    /// Takes the lane's next batch into this one, to see whether the sink takes that. False if there is none, or it may not be handed
-    /// over yet.
-    pub(super) async fn try_more(&mut self, batch: &mut Batch) -> Result<bool, LaneEnd> {
-        if batch.is_retry() || self.keeps_position() || self.one_batch_at_a_time() {
-            return Ok(false);
+    /// Takes the lane's next batch into this one, to see whether the sink takes that.
+    pub(super) async fn try_more(&mut self, batch: &mut Batch) -> Result<More, LaneEnd> {
+        if batch.is_retry() || self.one_batch_at_a_time() || self.keeps_position() {
+            return Ok(More::None);
         }
-        let Some(mut next) =
-            self.ahead.take().or_else(|| self.batches.try_recv().ok().inspect(|_| self.flow.dequeued()))
-        else {
-            return Ok(false);
+        let mut next = loop {
+            let next = self.ahead.take().or_else(|| self.batches.try_recv().ok().inspect(|_| self.flow.dequeued()));
+            match next {
+                None => return Ok(More::None),
+                // It stays set aside, and is due again in a moment.
+                Some(retry) if retry.is_retry() => self.flow.dropped(&retry, clock::now().after(DROPPED_REST)),
+                Some(next) => break next,
+            }
         };
         let messages = next.messages.len();
-        if next.is_retry() || (messages > 0 && self.flow.in_flight() + messages > self.relay.spec.limits.in_flight) {
+        if messages > 0 && self.flow.in_flight() + messages > self.relay.spec.limits.in_flight {
             self.ahead = Some(next);
-            return Ok(false);
+            return Ok(More::Later);
         }
+        self.bytes += next.messages.bytes();
         self.leave_out_what_waits(&mut next, &HashSet::new()).await?;
         // What is set aside with the batch in hand is not written yet.
         let waits = next.waiting_for(batch);
         next.set_aside(waits.into_iter().map(|place| (place, None)).collect());
         self.flow.handed(messages);
         self.messages += messages;
-        self.bytes += next.messages.bytes();
         batch.extend(next);
-        Ok(true)
+        Ok(More::Taken)
     }
 
     /// Nothing more is read for the lane, what was read and not handed out is dropped, and the position is written. As long as
@@ -349,12 +365,13 @@ impl LaneTask {
         let mut failed = HashSet::new();
         let mut parts = vec![(batch, messages)];
         while let Some((mut part, messages)) = parts.pop() {
+            // More of them if further batches are taken into it: such a one is not divided.
             self.messages = messages;
             self.leave_out_what_waits(&mut part, &failed).await?;
             if let Handed::Divide = self.hand_over(&mut part).await? {
                 let rest = part.split_off(part.messages.len() / 2);
                 let of_rest = rest.messages.len();
-                parts.extend([(rest, of_rest), (part, messages - of_rest)]);
+                parts.extend([(rest, of_rest), (part, self.messages - of_rest)]);
                 continue;
             }
             delivered |= !part.messages.is_empty();
@@ -450,13 +467,18 @@ impl LaneTask {
         self.relay.capabilities.get().is_some_and(|sink| sink.keeps_position)
     }
 
-    /// Between attempts, and while it is not known what the sink has: a lane is not split then.
+    /// Between attempts.
     pub(super) async fn pause(&mut self, pause: Duration) -> Result<(), LaneEnd> {
+        self.wait_for(tokio::time::sleep(pause)).await
+    }
+
+    /// For as long as the lane goes on. It is not split meanwhile: it may not be known what the sink has.
+    pub(super) async fn wait_for<T>(&mut self, what: impl Future<Output = T>) -> Result<T, LaneEnd> {
         tokio::select! {
             biased;
             () = self.deadline.over() => Err(LaneEnd::Stopped),
             () = given_up(&mut self.orders) => Err(LaneEnd::Drained),
-            () = tokio::time::sleep(pause) => Ok(()),
+            done = what => Ok(done),
         }
     }
 }

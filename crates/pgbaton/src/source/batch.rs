@@ -62,6 +62,11 @@ impl Parking {
         self.tried.hashes.extend(later.tried.hashes);
     }
 
+    /// What the keys of all of them are known by.
+    pub(super) fn hashes(&self) -> impl Iterator<Item = i64> {
+        self.aside.iter().map(|aside| aside.hash).chain(self.tried.hashes.iter().copied())
+    }
+
     /// When the first of them is due, as far as is known here.
     pub(super) fn due(&self) -> Option<Duration> {
         let aside = self.aside.iter().filter_map(|aside| aside.failed.as_ref()?.after);
@@ -75,6 +80,8 @@ impl Parking {
 /// A message that is set aside.
 #[derive(Debug, Clone)]
 pub(super) struct Aside {
+    /// What its key is known by.
+    pub(super) hash: i64,
     pub(super) row: AsideRow,
     /// What came of trying it; `None`: it waits behind another one of its key.
     pub(super) failed: Option<Failed>,
@@ -103,7 +110,6 @@ pub(super) enum AsideRow {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct AsideOfTable {
     pub(super) id: String,
-    pub(super) hash: i64,
     pub(super) row: TakenRow,
     pub(super) topic: String,
     pub(super) key: Option<String>,
@@ -236,13 +242,13 @@ impl Batch {
                 self.holding.extend(holding.filter_map(|(place, _)| self.hashes.get(*place)));
                 let messages: Vec<Message<'_>> = self.messages.iter().collect();
                 let aside = which.into_iter().filter_map(|(place, failed)| {
+                    let hash = *self.hashes.get(place)?;
                     let row = match &self.rows {
                         Rows::Log(rows) => AsideRow::Log(*rows.numbers.get(place)?, messages.get(place)?.id.to_owned()),
                         Rows::Table(rows) => {
                             let (row, message) = (rows.rows.get(place)?.clone(), messages.get(place)?);
                             AsideRow::Table(AsideOfTable {
                                 id: message.id.to_owned(),
-                                hash: *self.hashes.get(place)?,
                                 row,
                                 topic: message.topic.to_owned(),
                                 key: message.key.map(str::to_owned),
@@ -251,7 +257,7 @@ impl Batch {
                             })
                         }
                     };
-                    Some(Aside { row, failed })
+                    Some(Aside { hash, row, failed })
                 });
                 self.parked.aside.extend(aside);
             }

@@ -347,7 +347,10 @@ impl Source for NativeSource {
     }
 
     async fn held(&self, batch: &Batch) -> Result<Vec<usize>, Error> {
-        let Some(here) = self.log(|log| log.incarnation.clone()) else { return Ok(Vec::new()) };
+        let Some(here) = self.log(|log| log.incarnation.clone()) else {
+            let text = format!("{}: it was closed meanwhile", batch.grant);
+            return Err(Error::new(Kind::Database, text));
+        };
         self.parked.waiting(&here, batch).await
     }
 
@@ -420,7 +423,7 @@ fn position(row: &Row) -> Result<Position, Error> {
 }
 
 /// A pattern with `*` as LIKE takes it.
-fn like(topic: &str) -> String {
+pub(crate) fn like(topic: &str) -> String {
     topic.replace('\\', r"\\").replace('%', r"\%").replace('_', r"\_").replace('*', "%")
 }
 

@@ -3,23 +3,29 @@
 //! They are written in the transaction that writes the position which passes them, so that a crash finds a message in one of the
 //! two places: not passed, or set aside. The same for both sources; only how one is put there differs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use tokio_postgres::types::Type;
 
-use super::batch::Batch;
-use super::{Budget, flush};
+use super::batch::{Batch, Parking};
+use super::patience::Patience;
+use super::{Budget, Room, flush};
 use crate::clock;
 use crate::connection::{Access, Connection, Database, Parameter, Slot, incarnation};
 use crate::error::Error;
-use crate::lane::{RelayName, ReplicaId};
-use crate::lease::BootInstant;
+use crate::lane::{self, RelayName, ReplicaId};
 use crate::outcome::codes;
 use crate::position::Incarnation;
 use crate::sql;
+
+mod filter;
+mod known;
+
+use filter::Filter;
+use known::{Answer, Known};
 
 /// What came of an attempt at a message, and what comes next.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,21 +97,19 @@ pub(super) struct Due {
     pub(super) row: Option<Vec<String>>,
 }
 
-/// As many of the first as go into one batch.
-pub(super) fn fitting(mut due: Vec<Due>, left: &mut usize, budget: &Budget) -> Vec<Due> {
-    let (mut bytes, mut count) = (0, 0);
-    for due in &due {
-        let fits = bytes + due.bytes <= budget.batch_bytes.min(*left);
-        let alone = count == 0 && (due.bytes <= *left || (*left > 0 && budget.one_more));
-        if count == budget.batch_messages || !(fits || alone) {
-            break;
-        }
-        bytes += due.bytes;
-        count += 1;
+/// What is due in some lanes, and the connection that goes on reading it.
+pub(super) struct DueNow<'a> {
+    slot: tokio::sync::MutexGuard<'a, Slot>,
+    pub(super) connection: Connection,
+    /// In order for each lane.
+    pub(super) lanes: BTreeMap<i32, Vec<Due>>,
+}
+
+impl DueNow<'_> {
+    /// All of it was read.
+    pub(super) fn done(mut self) {
+        self.slot.put(self.connection);
     }
-    *left = left.saturating_sub(bytes);
-    due.truncate(count);
-    due
 }
 
 /// Attempts as columns of a statement.
@@ -146,13 +150,11 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// How often it is asked which lanes have messages that were set aside: an operator may have brought some back.
-const ASKED_EVERY: Duration = Duration::from_secs(5);
-/// Keys that are asked for at once, and messages of each.
-const KEYS: i64 = 2_000;
+/// Keys that are read at once, and messages of each.
+const KEYS: usize = 2_000;
 const EACH: i64 = 200;
-/// What is due and was not taken is asked for again no sooner.
-const AGAIN: Duration = Duration::from_millis(100);
+/// Messages that are read at once, of all lanes together.
+const MOST: usize = 20_000;
 
 /// What one relay of one replica knows of its messages that were set aside.
 pub(super) struct Parked {
@@ -161,83 +163,6 @@ pub(super) struct Parked {
     /// For questions.
     asker: tokio::sync::Mutex<Slot>,
     known: Mutex<Known>,
-}
-
-/// What is known in memory. Pure.
-#[derive(Default)]
-struct Known {
-    /// Of each lane that is open.
-    lanes: BTreeMap<i32, KnownLane>,
-    /// Grows with whatever an answer that is under way may not have seen.
-    changes: u64,
-    /// When the next one is due; `None`: not before it is asked again.
-    due: Option<BootInstant>,
-    /// How many rows of an adopted table are, of the whole relay, up to a number.
-    rows: i64,
-}
-
-struct KnownLane {
-    /// It may have some. Of the others nothing is asked.
-    some: bool,
-    /// When it is asked again; `None`: it was not asked yet.
-    again: Option<BootInstant>,
-}
-
-/// What the database answered.
-struct Answer {
-    /// Lanes that have some.
-    some: Vec<i32>,
-    due: Option<BootInstant>,
-    rows: i64,
-}
-
-impl Known {
-    fn opened(&mut self, lane: i32) {
-        self.changes += 1;
-        self.lanes.insert(lane, KnownLane { some: true, again: None });
-    }
-
-    fn closed(&mut self, lane: i32) {
-        self.lanes.remove(&lane);
-    }
-
-    fn changed(&mut self, lane: i32, due: Option<BootInstant>) {
-        self.changes += 1;
-        if let Some(lane) = self.lanes.get_mut(&lane) {
-            lane.some = true;
-        }
-        self.due = self.due.into_iter().chain(due).min();
-    }
-
-    fn is_to_be_asked(&self, lanes: &[i32], now: BootInstant) -> bool {
-        let due = |lane: &KnownLane| lane.again.is_none_or(|again| now >= again);
-        lanes.iter().filter_map(|lane| self.lanes.get(lane)).any(due)
-    }
-
-    /// An answer for these lanes, which was asked for when so many changes were known. If there were more since, it says of no lane
-    /// that it has none.
-    fn answered(&mut self, (changes, lanes): (u64, &[i32]), answer: &Answer, now: BootInstant) {
-        let sure = changes == self.changes;
-        for number in lanes {
-            if let Some(lane) = self.lanes.get_mut(number) {
-                let some = answer.some.contains(number);
-                lane.some = some || (lane.some && !sure);
-                lane.again = Some(now.after(ASKED_EVERY));
-            }
-        }
-        self.rows = answer.rows;
-        self.due = self.due.into_iter().chain(answer.due).min();
-    }
-
-    fn may_be_in(&self, lane: i32) -> bool {
-        self.lanes.get(&lane).is_none_or(|lane| lane.some)
-    }
-
-    /// Nothing is due now: when the next one is, is to be asked.
-    fn none_is_due(&mut self) {
-        self.due = None;
-        self.lanes.values_mut().for_each(|lane| lane.again = None);
-    }
 }
 
 impl Parked {
@@ -259,49 +184,90 @@ impl Parked {
         self.known(|known| known.closed(lane));
     }
 
-    /// Some were set aside, or brought forward, and the first of them is due after so long.
-    pub(super) fn changed(&self, lane: i32, due: Option<Duration>) {
-        let due = due.map(|due| clock::now().after(due));
-        self.known(|known| known.changed(lane, due));
+    /// Some of these keys were set aside, or brought forward, and the first of them is due after so long.
+    pub(super) fn changed(&self, lane: i32, parking: &Parking) {
+        let due = parking.due().map(|due| clock::now().after(due));
+        self.known(|known| known.changed(lane, parking.hashes(), due));
     }
 
     /// How many rows of an adopted table are set aside, as far as is known; `None` if none of these lanes is for sure.
     pub(super) fn rows(&self) -> Option<i64> {
-        // Dead ones that their keys go past hold nobody, and are pending all the same.
-        self.known(|known| (known.rows > 0 || known.lanes.values().any(|lane| lane.some)).then_some(known.rows))
+        self.known(|known| known.rows())
     }
 
-    /// Those of these lanes that may have some that are due.
-    fn to_ask(&self, lanes: &[i32], now: BootInstant) -> Vec<i32> {
-        self.known(|known| match known.due {
-            Some(due) if now >= due => lanes.iter().copied().filter(|lane| known.may_be_in(*lane)).collect(),
-            _ => Vec::new(),
-        })
-    }
-
-    /// Of these lanes, of so many, those that have some that are due now, of those that are ready to take them.
-    pub(super) async fn ready(
+    /// Messages of these lanes, of so many, that are due: of each lane as many as go into one batch, where it is ready to take one. `left`
+    /// is how many bytes all of them may have.
+    pub(super) async fn due<'a>(
         &self,
+        (reader, patience): (&'a tokio::sync::Mutex<Slot>, &Patience),
         here: &Incarnation,
-        of: i32,
-        lanes: &[i32],
-        takes: impl Fn(&i32) -> bool,
-    ) -> Result<Vec<i32>, Error> {
-        if self.known(|known| known.is_to_be_asked(lanes, clock::now())) {
-            let mut slot = self.asker.lock().await;
-            let connection = slot.take().await?;
-            self.ask(&connection, here, of, lanes).await?;
-            slot.put(connection);
+        (of, lanes): (i32, &[i32]),
+        (rooms, budget, left): (&[Room], &Budget, &mut usize),
+    ) -> Result<Option<DueNow<'a>>, Error> {
+        self.look(here, of, lanes).await?;
+        let takes =
+            |lane: &&i32| rooms.iter().any(|room| room.grant.lane.number == **lane && room.room && room.retries);
+        let takers: Vec<i32> = lanes.iter().filter(takes).copied().collect();
+        let ready = self.known(|known| known.due(&takers, clock::now()));
+        if ready.is_empty() {
+            return Ok(None);
         }
-        let ready: Vec<i32> = lanes.iter().copied().filter(takes).collect();
-        Ok(self.to_ask(&ready, clock::now()))
+        let mut slot = reader.lock().await;
+        let connection = slot.take().await?.waiting(patience.most());
+        let mut lanes: BTreeMap<i32, Vec<Due>> = BTreeMap::new();
+        for due in self.read(&connection, here, (of, &ready), budget).await? {
+            lanes.entry(lane::of_hash(due.hash, of)).or_default().push(due);
+        }
+        lanes.values_mut().for_each(|due| fitting(due, left, budget));
+        lanes.retain(|_, due| !due.is_empty());
+        Ok(Some(DueNow { slot, connection, lanes }))
+    }
+
+    /// Whether [`Parked::due`] would ask anything.
+    pub(super) fn is_due(&self) -> bool {
+        self.known(|known| known.is_due(clock::now()))
+    }
+
+    /// Asks what is there of these lanes, if it is time.
+    async fn look(&self, here: &Incarnation, of: i32, lanes: &[i32]) -> Result<(), Error> {
+        if !self.known(|known| known.is_to_be_asked(clock::now())) {
+            return Ok(());
+        }
+        let mut slot = self.asker.lock().await;
+        let connection = slot.take().await?;
+        self.ask(&connection, here, of, lanes).await?;
+        if self.known(|known| known.filter_begins(clock::now())) {
+            self.filter(&connection, here).await?;
+        }
+        slot.put(connection);
+        Ok(())
+    }
+
+    /// Puts all keys into a new filter.
+    async fn filter(&self, connection: &Connection, here: &Incarnation) -> Result<(), Error> {
+        let (mut filter, mut last) = (Filter::new(), None);
+        let relay = self.relay.as_str();
+        let parameters: [Parameter<'_>; 1] = [(&relay, Type::TEXT)];
+        let (found, _) = connection
+            .stream(Access::Look, (sql::INCARNATION, &[]), None, (sql::PARKED_KEYS, &parameters), |row| {
+                // In order: those of one key follow each other.
+                let hash = row.try_get(0)?;
+                if last.replace(hash) != Some(hash) {
+                    filter.put(hash);
+                }
+                Ok(())
+            })
+            .await?;
+        flush::same(here, &incarnation(&found)?, &self.relay)?;
+        self.known(|known| known.filtered(filter));
+        Ok(())
     }
 
     /// Asks which of these lanes, of so many, have some.
     async fn ask(&self, connection: &Connection, here: &Incarnation, of: i32, lanes: &[i32]) -> Result<(), Error> {
         let parameters: [Parameter<'_>; 3] =
             [(&self.relay.as_str(), Type::TEXT), (&of, Type::INT4), (&lanes, Type::INT4_ARRAY)];
-        let changes = self.known(|known| known.changes);
+        let changes = self.known(|known| known.changes());
         let statements = [(sql::INCARNATION, &[][..]), (sql::PARKED_LANES, &parameters)];
         let [found, rows] = connection.pipeline(Access::Look, statements).await?;
         flush::same(here, &incarnation(&found)?, &self.relay)?;
@@ -316,22 +282,26 @@ impl Parked {
 
     /// The places of those messages of a batch that wait behind one of their key.
     pub(super) async fn waiting(&self, here: &Incarnation, batch: &Batch) -> Result<Vec<usize>, Error> {
-        if batch.hashes.is_empty() || !self.known(|known| known.may_be_in(batch.grant.lane.number)) {
+        let may_have = |known: &mut Known| known.may_have(batch.grant.lane.number, &batch.hashes);
+        if self.known(may_have).is_empty() {
             return Ok(Vec::new());
         }
-        let mut hashes = batch.hashes.clone();
-        hashes.sort_unstable();
-        hashes.dedup();
         let mut slot = self.asker.lock().await;
+        // Once more: whoever had it may have made the filter.
+        let hashes = self.known(may_have);
+        if hashes.is_empty() {
+            return Ok(Vec::new());
+        }
         let connection = slot.take().await?;
         let held = self.held(&connection, here, &hashes).await?;
         slot.put(connection);
+        self.known(|known| known.asked_in_vain(hashes.len() - held.len()));
         let waits = |(_, hash): &(usize, &i64)| held.contains(*hash);
         Ok(batch.hashes.iter().enumerate().filter(waits).map(|(place, _)| place).collect())
     }
 
     /// Which of these keys later messages wait behind.
-    async fn held(&self, connection: &Connection, here: &Incarnation, hashes: &[i64]) -> Result<BTreeSet<i64>, Error> {
+    async fn held(&self, connection: &Connection, here: &Incarnation, hashes: &[i64]) -> Result<HashSet<i64>, Error> {
         let parameters: [Parameter<'_>; 2] = [(&self.relay.as_str(), Type::TEXT), (&hashes, Type::INT8_ARRAY)];
         let statements = [(sql::INCARNATION, &[][..]), (sql::PARKED_HELD, &parameters)];
         let [found, rows] = connection.pipeline(Access::Look, statements).await?;
@@ -339,27 +309,28 @@ impl Parked {
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 
-    /// Those of these lanes that are due, a few of each key: in order.
-    pub(super) async fn due(
+    /// Those of these lanes, of so many, that are due, a few of each key: in order.
+    async fn read(
         &self,
         connection: &Connection,
         here: &Incarnation,
-        of: i32,
-        lanes: &[i32],
+        (of, lanes): (i32, &[i32]),
+        budget: &Budget,
     ) -> Result<Vec<Due>, Error> {
-        let parameters: [Parameter<'_>; 5] = [
+        let most = budget.batch_messages.saturating_mul(lanes.len()).min(MOST);
+        let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        let (keys, most) = (number(most.min(KEYS)), number(most));
+        let parameters: [Parameter<'_>; 6] = [
             (&self.relay.as_str(), Type::TEXT),
             (&of, Type::INT4),
             (&lanes, Type::INT4_ARRAY),
-            (&KEYS, Type::INT8),
+            (&keys, Type::INT8),
             (&EACH, Type::INT8),
+            (&most, Type::INT8),
         ];
         let statements = [(sql::INCARNATION, &[][..]), (sql::PARKED_DUE, &parameters)];
         let [found, rows] = connection.pipeline(Access::Look, statements).await?;
         flush::same(here, &incarnation(&found)?, &self.relay)?;
-        let now = clock::now();
-        // What is due and is not taken now, soon.
-        self.known(|known| if rows.is_empty() { known.none_is_due() } else { known.due = Some(now.after(AGAIN)) });
         let due = rows.iter().map(|row| {
             Ok(Due {
                 id: row.try_get(0)?,
@@ -373,11 +344,20 @@ impl Parked {
                 row: row.try_get(6)?,
             })
         });
-        due.collect()
+        let due = due.collect::<Result<Vec<Due>, Error>>()?;
+        self.known(|known| {
+            // An operator may have brought back one that its key went past.
+            known.have(due.iter().map(|due| due.hash));
+            known.due_was_read(!due.is_empty(), clock::now());
+        });
+        Ok(due)
     }
 
     /// What became of those that were tried again. Statements of an open transaction in which the lane was found to be ours.
     pub(super) async fn write(&self, connection: &Connection, tried: &TriedAgain) -> Result<(), Error> {
+        if tried.is_empty() {
+            return Ok(());
+        }
         let relay = self.relay.as_str();
         let gone: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&tried.gone, Type::TEXT_ARRAY)];
         connection.then(sql::PARKED_DELIVERED, &gone).await?;
@@ -413,48 +393,18 @@ impl Parked {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(seconds: u64) -> BootInstant {
-        BootInstant::from_boot(Duration::from_secs(seconds))
+/// As many of the first as go into one batch.
+fn fitting(due: &mut Vec<Due>, left: &mut usize, budget: &Budget) {
+    let (mut bytes, mut count) = (0, 0);
+    for due in due.iter() {
+        let fits = bytes + due.bytes <= budget.batch_bytes.min(*left);
+        let alone = count == 0 && (due.bytes <= *left || (*left > 0 && budget.one_more));
+        if count == budget.batch_messages || !(fits || alone) {
+            break;
+        }
+        bytes += due.bytes;
+        count += 1;
     }
-
-    fn none() -> Answer {
-        Answer { some: Vec::new(), due: None, rows: 0 }
-    }
-
-    #[test]
-    fn a_lane_is_asked_nothing_once_it_is_known_to_have_none() {
-        let mut known = Known::default();
-        known.opened(1);
-        assert!(known.may_be_in(1) && known.is_to_be_asked(&[1], at(0)));
-        let changes = known.changes;
-        known.answered((changes, &[1]), &none(), at(0));
-        assert!(!known.may_be_in(1) && !known.is_to_be_asked(&[1], at(4)) && known.is_to_be_asked(&[1], at(5)));
-        known.changed(1, Some(at(9)));
-        assert!(known.may_be_in(1));
-        assert_eq!(known.due, Some(at(9)));
-    }
-
-    /// The answer is of before: it knows nothing of a lane that was opened, or of a message that was set aside, while it was under way.
-    #[test]
-    fn an_answer_that_comes_late_says_of_no_lane_that_it_has_none() {
-        let mut known = Known::default();
-        known.opened(1);
-        let changes = known.changes;
-        known.opened(2);
-        known.answered((changes, &[1, 2]), &none(), at(0));
-        assert!(known.may_be_in(1) && known.may_be_in(2));
-        let changes = known.changes;
-        known.answered((changes, &[1, 2]), &none(), at(0));
-        assert!(!known.may_be_in(1) && !known.may_be_in(2));
-        let changes = known.changes;
-        known.changed(1, None);
-        known.answered((changes, &[1, 2]), &none(), at(0));
-        assert!(known.may_be_in(1));
-        // One that was not asked for is unknown.
-        assert!(known.may_be_in(3));
-    }
+    *left = left.saturating_sub(bytes);
+    due.truncate(count);
 }

@@ -20,11 +20,13 @@ use crate::source::flush;
 use crate::source::parked::Parked;
 use crate::source::patience::Patience;
 use crate::source::settle::{Ours, Registration};
+use crate::source::trouble::in_plain_words;
 use crate::source::{Acknowledged, Batch, Behind, Budget, Dealt, Memory, Opaque, Opened, Read, Room, Source, Stint};
 use crate::sql;
 
 pub(crate) mod catalogue;
 mod check;
+mod dead;
 mod definition;
 mod fetch;
 mod look;
@@ -36,7 +38,6 @@ mod row;
 mod statements;
 pub(crate) mod survey;
 mod taken;
-mod trouble;
 
 pub use definition::{Mark, NO_AGE, TableName, TableSpec, Value};
 use look::Pace;
@@ -45,7 +46,6 @@ pub(in crate::source) use place::TableRows;
 use statements::Statements;
 pub(in crate::source) use taken::TakenRow;
 use taken::{RowId, Taken};
-use trouble::in_plain_words;
 
 /// What one relay of one replica reads of an adopted table.
 pub struct TableSource {
@@ -92,6 +92,8 @@ struct State {
     changed: Reminder,
     /// Rows were no longer pending when they were to be marked.
     gone: Reminder,
+    /// Dead rows up to this number were looked at.
+    dead: i64,
     /// Why the last look failed.
     failed: Option<Error>,
 }
@@ -268,7 +270,10 @@ impl Source for TableSource {
     }
 
     async fn held(&self, batch: &Batch) -> Result<Vec<usize>, Error> {
-        let Some(here) = self.state(|state| state.incarnation.clone()) else { return Ok(Vec::new()) };
+        let Some(here) = self.state(|state| state.incarnation.clone()) else {
+            let text = format!("{}: it was closed meanwhile", batch.grant);
+            return Err(Error::new(Kind::Database, text));
+        };
         self.parked.waiting(&here, batch).await
     }
 

@@ -1,6 +1,6 @@
 -- Messages that are due, each with those that wait behind it, in the order of their keys. Nothing of them but what tells which
 -- ones fit.
--- Parameters: $1 the relay, $2 the number of lanes, $3 the lanes, $4 how many keys, $5 how many messages of each.
+-- Parameters: $1 the relay, $2 the number of lanes, $3 the lanes, $4 how many keys, $5 how many messages of each, $6 of all.
 -- Rows: id, hash, size, attempts, when it is due (null: behind another one), seconds since the first attempt, the row's id.
 -- Locks: none. Relies on: the indexes on (relay, next_at) and (relay, hash, number).
 select f.id, f.hash, f.size, f.attempts, f.next_at,
@@ -15,4 +15,4 @@ from (
   where b.relay = $1::text and b.hash = h.hash and b.holds and b.number >= h.number and b.dead_at is null
   order by b.relay, b.hash, b.number limit $5::bigint
 ) f
-order by h.next_at, h.number, f.number
+order by h.next_at, h.number, f.number limit $6::bigint

@@ -1,4 +1,4 @@
--- Which of these lanes have messages that were set aside, and how soon one of the relay's is due.
+-- Which of these lanes have messages that were set aside, and how soon one of theirs is due.
 -- Parameters: $1 the relay, $2 the number of lanes, $3 the lanes.
 -- Rows: one: the lanes, milliseconds, which may be negative (null if none is due ever), and how many rows of an adopted table are
 -- set aside, up to 200,000. Locks: none.
@@ -10,6 +10,8 @@ select array(
         select from pg_catalog.generate_series(l.lane::bigint, 4095, $2::bigint) as b(bits)
         where exists (select from pgbaton.parked p where p.relay = $1::text and p.holds and p.hash & 4095 = b.bits))) as lanes,
   (select extract(epoch from p.next_at - pg_catalog.now()) * 1000
-   from pgbaton.parked p where p.relay = $1::text and p.next_at is not null order by p.next_at limit 1)::float8 as due,
+   from pgbaton.parked p
+   where p.relay = $1::text and p.next_at is not null and (p.hash & ($2::integer - 1))::integer = any($3::integer[])
+   order by p.next_at limit 1)::float8 as due,
   (select pg_catalog.count(*) from (
      select from pgbaton.parked p where p.relay = $1::text and p.row_id is not null limit 200000) r) as count

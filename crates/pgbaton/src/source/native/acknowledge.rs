@@ -9,11 +9,13 @@ use super::{NativeSource, stored};
 use crate::connection::{Connection, Parameter, incarnation};
 use crate::error::{Error, Kind};
 use crate::history;
+use crate::lane::Grant;
 use crate::position::{Incarnation, Position, Xid};
 use crate::source::batch::{Aside, AsideRow};
 use crate::source::flush;
 use crate::source::parked::Attempts;
-use crate::source::{Acknowledged, Dealt};
+use crate::source::trouble::{of_a_row, waits};
+use crate::source::{Acknowledged, Dealt, Parking};
 use crate::sql;
 
 /// The columns of the rows to be written, one entry a lane.
@@ -44,58 +46,38 @@ impl Columns {
     }
 }
 
-/// What follows the statement that writes positions.
-enum Then {
-    Commit,
-    More,
-}
-
 impl NativeSource {
     /// Writes positions. All of them belong to one incarnation, or nothing is written. Those with which messages are set aside, or
-    /// were tried again, have a transaction each: others need not wait for their rows.
+    /// were tried again, have a transaction each: others need not wait for their rows, and go on if one is refused.
     pub(super) async fn write(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error> {
         let (alone, together): (Vec<&Dealt>, Vec<&Dealt>) = done.iter().partition(|dealt| !dealt.parked.is_empty());
         let mut slot = self.writer.lock().await;
         let connection = slot.take().await?;
         let mut acknowledged = self.write_on(&connection, &together, false).await?;
         for dealt in alone {
-            acknowledged.push(self.write_with_parked(&connection, dealt).await?);
+            match self.write_on(&connection, &[dealt], false).await {
+                Ok(written) => acknowledged.extend(written),
+                // Where the server does not go on, it has something against all of them.
+                Err(error) => {
+                    let goes_on = connection.roll_back().await.is_ok();
+                    if !(goes_on && of_a_row(&error, goes_on)) {
+                        return Err(error);
+                    }
+                    acknowledged.push(not_set_aside(&dealt.grant, &error));
+                }
+            }
         }
         slot.put(connection);
         Ok(acknowledged)
     }
 
-    /// A position, and in the same transaction what becomes of messages that are set aside.
-    async fn write_with_parked(&self, connection: &Connection, dealt: &Dealt) -> Result<Acknowledged, Error> {
-        let here = &dealt.next.incarnation;
-        let mut columns = Columns::default();
-        columns.push(dealt, self.next_seq(), &stored(&dealt.next)?.position);
-        let locks: [Parameter<'_>; 2] = [(&self.spec.relay.as_str(), Type::TEXT), (&columns.lanes, Type::INT4_ARRAY)];
-        let (last_number, sent) = (self.last_number(here), history::now());
-        connection.lock(sql::ACKNOWLEDGE_LOCK, &locks).await?;
-        crate::faults::point("acknowledge.locked");
-        let rows = self.insert(Then::More, connection, &columns, here, last_number, false).await?;
-        flush::same(here, &incarnation(&rows)?, &self.spec.relay)?;
-        if !is_written(dealt, &rows) {
-            connection.roll_back().await?;
-            return Ok(outcome(dealt, &rows));
-        }
-        self.park(connection, &dealt.parked.aside).await?;
-        if !dealt.parked.tried.is_empty() {
-            self.parked.write(connection, &dealt.parked.tried).await?;
-        }
-        connection.commit(sql::INCARNATION, &[]).await?;
-        self.confirmed(here, &rows, last_number)?;
-        self.parked.changed(dealt.grant.lane.number, dealt.parked.due());
-        history::acknowledged(self.spec.replica, sent, here, || history::Acknowledged {
-            positions: written(&[dealt], &rows),
-            changed: Vec::new(),
-            aside: dealt.parked.aside.iter().map(|aside| aside.id().to_owned()).collect(),
-        });
-        Ok(outcome(dealt, &rows))
+    /// What becomes of messages that are set aside. Statements of the transaction in which the lane was found to be ours.
+    async fn park(&self, connection: &Connection, parked: &Parking) -> Result<(), Error> {
+        self.set_aside(connection, &parked.aside).await?;
+        self.parked.write(connection, &parked.tried).await
     }
 
-    async fn park(&self, connection: &Connection, aside: &[Aside]) -> Result<(), Error> {
+    async fn set_aside(&self, connection: &Connection, aside: &[Aside]) -> Result<(), Error> {
         if aside.is_empty() {
             return Ok(());
         }
@@ -181,24 +163,34 @@ impl NativeSource {
             connection.lock(sql::ACKNOWLEDGE_LOCK, &locks).await?;
         }
         crate::faults::point("acknowledge.locked");
-        let rows = self.insert(Then::Commit, connection, &columns, &here, last_number, set_back).await?;
+        let parked: Vec<&Dealt> = done.iter().copied().filter(|dealt| !dealt.parked.is_empty()).collect();
+        let rows = self.insert(connection, (&columns, last_number, set_back), &here, parked.is_empty()).await?;
+        if !parked.is_empty() {
+            flush::same(&here, &incarnation(&rows)?, &self.spec.relay)?;
+            for dealt in parked.iter().filter(|dealt| is_written(dealt, &rows)) {
+                self.park(connection, &dealt.parked).await?;
+            }
+            connection.commit(sql::INCARNATION, &[]).await?;
+        }
         self.confirmed(&here, &rows, last_number)?;
+        let parked = || parked.iter().filter(|dealt| is_written(dealt, &rows));
+        parked().for_each(|dealt| self.parked.changed(dealt.grant.lane.number, &dealt.parked));
+        let aside = || parked().flat_map(|dealt| &dealt.parked.aside).map(|aside| aside.id().to_owned());
         history::acknowledged(self.spec.replica, sent, &here, || history::Acknowledged {
             positions: written(done, &rows),
             changed: Vec::new(),
-            aside: Vec::new(),
+            aside: aside().collect(),
         });
         Ok(done.iter().map(|dealt| outcome(dealt, &rows)).collect())
     }
 
+    /// The statement that writes the positions: the transaction's last one or not.
     async fn insert(
         &self,
-        then: Then,
         connection: &Connection,
-        columns: &Columns,
+        (columns, last_number, set_back): (&Columns, Option<i64>, bool),
         here: &Incarnation,
-        last_number: Option<i64>,
-        set_back: bool,
+        is_last: bool,
     ) -> Result<Vec<Row>, Error> {
         let (relay, here) = (self.spec.relay.as_str(), here.to_string());
         let parameters: [Parameter<'_>; 14] = [
@@ -217,9 +209,10 @@ impl NativeSource {
             (&last_number, Type::INT8),
             (&set_back, Type::BOOL),
         ];
-        match then {
-            Then::Commit => connection.commit(sql::ACKNOWLEDGE, &parameters).await,
-            Then::More => connection.then(sql::ACKNOWLEDGE, &parameters).await,
+        if is_last {
+            connection.commit(sql::ACKNOWLEDGE, &parameters).await
+        } else {
+            connection.then(sql::ACKNOWLEDGE, &parameters).await
         }
     }
 
@@ -249,6 +242,21 @@ impl NativeSource {
         }
         Ok(())
     }
+}
+
+/// Whether to try again, or to hold the lane.
+fn not_set_aside(grant: &Grant, error: &Error) -> Acknowledged {
+    let (lane, why) = (grant.lane.clone(), error.in_words());
+    if waits(error) {
+        tracing::warn!(%grant, error = why, "messages that failed cannot be set aside yet; trying again");
+        return Acknowledged::Waits(lane);
+    }
+    let refused = Error::refused(
+        format!("{grant}: messages that failed cannot be set aside: {why}"),
+        "It is tried again every 10 s, and nothing of this lane is sent meanwhile. Has somebody changed pgbaton.parked, its \
+         rights, or rows of the outbox? If messages were deleted, `pgbaton rebase` goes on without them",
+    );
+    Acknowledged::Refused(lane, refused)
 }
 
 fn is_written(dealt: &Dealt, rows: &[Row]) -> bool {

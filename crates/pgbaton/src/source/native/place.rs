@@ -17,9 +17,9 @@ pub(super) struct Stored {
     registration: Registration,
     #[serde(flatten)]
     pub(super) position: Position,
-    /// Messages that are set aside with it, by their numbers and ids. Whoever finds this at a sink sets them aside.
+    /// Messages that are set aside with it, by their numbers, ids and hashes. Whoever finds this at a sink sets them aside.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) aside: Vec<(i64, String, Option<Failed>)>,
+    pub(super) aside: Vec<(i64, String, i64, Option<Failed>)>,
     /// Messages that had been set aside and were delivered with it, by their ids and hashes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) carried: Vec<(String, i64)>,
@@ -28,9 +28,9 @@ pub(super) struct Stored {
 impl Stored {
     /// What is to be written of those.
     pub(super) fn parking(&self) -> Parking {
-        let aside = self.aside.iter().map(|(number, id, failed)| {
+        let aside = self.aside.iter().map(|(number, id, hash, failed)| {
             let row = AsideRow::Log(*number, id.clone());
-            Aside { row, failed: failed.clone() }
+            Aside { hash: *hash, row, failed: failed.clone() }
         });
         let (gone, hashes) = self.carried.iter().cloned().unzip();
         Parking { aside: aside.collect(), tried: TriedAgain { gone, failed: Vec::new(), hashes } }
@@ -93,8 +93,8 @@ impl LogRows {
             End::At(number) => position.clone().advance(*number),
             End::Position(position) => position.clone(),
         };
-        let aside = aside.iter().filter_map(|Aside { row, failed }| match row {
-            AsideRow::Log(number, id) => Some((*number, id.clone(), failed.clone())),
+        let aside = aside.iter().filter_map(|Aside { hash, row, failed }| match row {
+            AsideRow::Log(number, id) => Some((*number, id.clone(), *hash, failed.clone())),
             AsideRow::Table(_) => None,
         });
         let (registration, aside, carried) = (registration.clone(), aside.collect(), carried.to_vec());

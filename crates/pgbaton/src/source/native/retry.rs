@@ -10,64 +10,40 @@ use super::place::{End, LogRows, StepPlace};
 use super::rows::with_message;
 use crate::connection::{Access, Connection, Parameter};
 use crate::error::Error;
-use crate::lane;
 use crate::position::Incarnation;
 use crate::source::batch::Rows;
 use crate::source::brought::FoundBatch;
-use crate::source::parked::{Due, Seen, fitting};
+use crate::source::parked::{Due, Seen};
 use crate::source::{Batch, Budget, HeldMessages, Parking, Room};
 use crate::sql;
 
 impl NativeSource {
     /// Batches of messages that are due, one of a lane at most.
     pub(super) async fn due(&self, rooms: &[Room], budget: &Budget) -> Result<Vec<Batch>, Error> {
-        let mut batches = Vec::new();
-        let Some((here, by_number)) = self.log(|log| {
-            let here = log.incarnation.clone()?;
+        if !self.parked.is_due() {
+            return Ok(Vec::new());
+        }
+        let Some((here, lanes)) = self.log(|log| {
             let mut lanes: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
             for (lane, place) in &log.places {
                 lanes.entry(place.grant.lane.of).or_default().push(*lane);
             }
-            Some((here, lanes))
+            Some((log.incarnation.clone()?, lanes))
         }) else {
-            return Ok(batches);
+            return Ok(Vec::new());
         };
-        let takes = |lane: &i32| rooms.iter().any(|room| room.grant.lane.number == *lane && room.room && room.retries);
-        let mut left = budget.bytes;
-        for (of, lanes) in by_number {
-            let ready = self.parked.ready(&here, of, &lanes, takes).await?;
-            if !ready.is_empty() {
-                batches.extend(self.due_of(&here, of, &ready, (&mut left, budget)).await?);
+        let (mut fetched, mut left) = (Vec::new(), budget.bytes);
+        for (of, lanes) in lanes {
+            let asked = (rooms, budget, &mut left);
+            let reader = (&self.reader, &self.patience);
+            let Some(mut due) = self.parked.due(reader, &here, (of, &lanes), asked).await? else { continue };
+            for (lane, some) in std::mem::take(&mut due.lanes) {
+                fetched.push((lane, self.messages_of(&due.connection, &here, &some).await?, some));
             }
+            due.done();
         }
-        Ok(batches)
-    }
-
-    async fn due_of(
-        &self,
-        here: &Incarnation,
-        of: i32,
-        lanes: &[i32],
-        (left, budget): (&mut usize, &Budget),
-    ) -> Result<Vec<Batch>, Error> {
-        let mut slot = self.reader.lock().await;
-        let connection = slot.take().await?.waiting(self.patience.most());
-        let due = self.parked.due(&connection, here, of, lanes).await?;
-        let mut of_lanes: BTreeMap<i32, Vec<Due>> = BTreeMap::new();
-        for due in due {
-            of_lanes.entry(lane::of_hash(due.hash, of)).or_default().push(due);
-        }
-        let mut fetched = Vec::new();
-        for (lane, due) in of_lanes {
-            let fitting = fitting(due, left, budget);
-            if !fitting.is_empty() {
-                fetched.push((lane, self.messages_of(&connection, here, &fitting).await?, fitting));
-            }
-        }
-        slot.put(connection);
         // From here on nothing waits: what is given is under way in its lane.
-        let batches = fetched.into_iter().filter_map(|(lane, found, fitting)| self.retry(here, lane, found, &fitting));
-        Ok(batches.collect())
+        Ok(fetched.into_iter().filter_map(|(lane, found, due)| self.retry(&here, lane, found, &due)).collect())
     }
 
     async fn messages_of(&self, connection: &Connection, here: &Incarnation, due: &[Due]) -> Result<FoundBatch, Error> {

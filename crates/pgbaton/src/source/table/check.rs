@@ -9,11 +9,11 @@ use tokio_postgres::types::{ToSql, Type};
 use super::TableSource;
 use super::catalogue::Shape;
 use super::statements::Statements;
-use super::trouble::passes;
 use crate::connection::{Access, Connection, Parameter};
 use crate::error::{Error, Kind};
 use crate::source::brought::Raw;
 use crate::source::native;
+use crate::source::trouble::passes;
 use crate::sql::{self, Verb};
 
 const NO_TEXTS: &(dyn ToSql + Sync) = &Vec::<String>::new();
@@ -46,7 +46,13 @@ impl TableSource {
         self.look_for_an_index(&connection, &statements, &look).await?;
         match (&statements.rehearse, first) {
             (Some(rehearse), true) => self.rehearse(connection, rehearse).await?,
-            _ => slot.put(connection),
+            (None, true) => slot.put(connection),
+            (_, false) => match self.forget_dead(&connection).await {
+                Ok(()) => slot.put(connection),
+                Err(error) => {
+                    tracing::warn!(relay = %self.relay, %error, "it could not be seen whether dead rows are still pending");
+                }
+            },
         }
         *self.statements.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(statements));
         Ok(())

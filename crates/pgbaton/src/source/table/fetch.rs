@@ -14,7 +14,6 @@ use tokio_postgres::types::Type;
 use super::look::REST;
 use super::row::{check, content, lend, message_id, version};
 use super::taken::{Asked, RowId, TakenRow};
-use super::trouble::of_a_value;
 use super::{TableRows, TableSource, columns_of};
 use crate::clock;
 use crate::connection::{Access, Connection, Parameter, incarnation};
@@ -24,6 +23,7 @@ use crate::position::Incarnation;
 use crate::source::batch::Rows as BatchRows;
 use crate::source::brought::{Brought, FoundBatch, FoundPart, INLINE_BYTES};
 use crate::source::flush;
+use crate::source::trouble::of_a_value;
 use crate::source::{Batch, Budget, HeldMessages, Next, Parking, Read};
 use crate::sql::{self, Verb};
 

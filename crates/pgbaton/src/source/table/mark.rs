@@ -19,7 +19,6 @@ use tokio_postgres::types::Type;
 use super::place::rows_of;
 use super::row::message_id;
 use super::taken::{RowId, TakenRow};
-use super::trouble::{of_a_row, waits};
 use super::{TableSource, columns_of};
 use crate::clock;
 use crate::connection::{Access, Connection, Parameter, incarnation};
@@ -29,6 +28,7 @@ use crate::lane::Grant;
 use crate::position::Incarnation;
 use crate::source::batch::{Aside, AsideOfTable, AsideRow};
 use crate::source::parked::Attempts;
+use crate::source::trouble::{of_a_row, waits};
 use crate::source::{Acknowledged, Bookmark, Dealt, Parking, Stint};
 use crate::sql::{self, Verb};
 
@@ -228,6 +228,10 @@ impl TableSource {
             } else if besides.lost.contains(&number) {
                 ended.push((number, Acknowledged::LaneLost(grant.lane.clone(), grant.epoch)));
             } else {
+                if !parked.is_empty() {
+                    // Before a look may take them for rows that nobody knows.
+                    self.parked.changed(number, parked);
+                }
                 if let Some(stint) = stint {
                     let aside = parked.aside.iter().filter_map(|aside| match &aside.row {
                         AsideRow::Table(row) => Some(&row.row.id),
@@ -237,9 +241,6 @@ impl TableSource {
                         state.taken.marked(grant, *stint, *batch, rows);
                         state.taken.set_aside(grant, *stint, aside);
                     });
-                }
-                if !parked.is_empty() {
-                    self.parked.changed(number, parked.due());
                 }
             }
         }
@@ -389,10 +390,11 @@ impl TableSource {
         // The user's triggers are through.
         connection.then(sql::OWN_PATH, &[]).await?;
         for piece in pieces {
-            self.park_rows(connection, &piece.parked.aside).await?;
-            if !piece.parked.tried.is_empty() {
-                self.parked.write(connection, &piece.parked.tried).await?;
-            }
+            let parked = async {
+                self.park_rows(connection, &piece.parked.aside).await?;
+                self.parked.write(connection, &piece.parked.tried).await
+            };
+            parked.await.map_err(|error| error.doing("rows that failed are to be set aside"))?;
         }
         Ok(())
     }
@@ -410,7 +412,7 @@ impl TableSource {
             return Ok(());
         }
         let ids: Vec<&str> = rows.iter().map(|row| row.id.as_str()).collect();
-        let hashes: Vec<i64> = rows.iter().map(|row| row.hash).collect();
+        let hashes: Vec<i64> = aside.iter().map(|aside| aside.hash).collect();
         let row_ids: Vec<String> = rows.iter().map(|row| row.row.id.as_array()).collect();
         let topics: Vec<&str> = rows.iter().map(|row| row.topic.as_str()).collect();
         let keys: Vec<Option<&str>> = rows.iter().map(|row| row.key.as_deref()).collect();
@@ -458,7 +460,7 @@ impl TableSource {
     }
 
     /// Those of these rows that are pending.
-    async fn pending_of(&self, connection: &Connection, rows: &[RowId]) -> Result<Vec<RowId>, Error> {
+    pub(super) async fn pending_of(&self, connection: &Connection, rows: &[RowId]) -> Result<Vec<RowId>, Error> {
         if rows.is_empty() {
             return Ok(Vec::new());
         }

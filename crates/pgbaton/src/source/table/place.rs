@@ -21,9 +21,9 @@ struct Place {
     rows: Vec<String>,
     /// Which version of each row was read.
     versions: Vec<Option<i64>>,
-    /// Rows that are set aside with it. Whoever finds this at a sink sets them aside.
+    /// Rows that are set aside with it, with the hashes of their keys. Whoever finds this at a sink sets them aside.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    aside: Vec<(AsideOfTable, Option<Failed>)>,
+    aside: Vec<(AsideOfTable, i64, Option<Failed>)>,
     /// Messages that had been set aside and were delivered with it, by their ids and hashes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     carried: Vec<(String, i64)>,
@@ -35,7 +35,7 @@ pub(super) fn rows_of(bookmark: &Bookmark, columns: usize) -> Result<(Vec<TakenR
         .map_err(|error| Error::new(Kind::Internal, "a position cannot be read").because(error))?;
     let versions = versions.into_iter().chain(std::iter::repeat(None));
     let row = |(id, version): (&[String], _)| TakenRow { id: RowId(id.to_vec().into()), version };
-    let aside = aside.into_iter().map(|(row, failed)| Aside { row: AsideRow::Table(row), failed });
+    let aside = aside.into_iter().map(|(row, hash, failed)| Aside { hash, row: AsideRow::Table(row), failed });
     let (gone, hashes) = carried.into_iter().unzip();
     let parked = Parking { aside: aside.collect(), tried: TriedAgain { gone, failed: Vec::new(), hashes } };
     Ok((rows.chunks(columns).zip(versions).map(row).collect(), parked))
@@ -61,8 +61,8 @@ impl TableRows {
 impl TableRows {
     /// With what is set aside, and what had been and is delivered.
     pub(in crate::source) fn bookmark(&self, aside: &[Aside], carried: &[(String, i64)]) -> Result<Bookmark, Error> {
-        let aside = aside.iter().filter_map(|Aside { row, failed }| match row {
-            AsideRow::Table(row) => Some((row.clone(), failed.clone())),
+        let aside = aside.iter().filter_map(|Aside { hash, row, failed }| match row {
+            AsideRow::Table(row) => Some((row.clone(), *hash, failed.clone())),
             AsideRow::Log(..) => None,
         });
         let place = Place {

@@ -11,14 +11,13 @@ use super::fetch::{Alone, Chunk};
 use super::place::TableRows;
 use super::row::{content, lend, message_id, version};
 use super::taken::{Asked, RowId, TakenRow};
-use super::trouble::of_a_value;
 use crate::connection::Connection;
 use crate::error::Error;
-use crate::lane;
 use crate::position::Incarnation;
 use crate::source::batch::Rows;
 use crate::source::brought::FoundBatch;
-use crate::source::parked::{Due, Failed, Seen, fitting};
+use crate::source::parked::{Due, Failed, Seen};
+use crate::source::trouble::of_a_value;
 use crate::source::{Batch, Budget, HeldMessages, Parking, Room, flush};
 
 /// A row that is due, and what is there of it.
@@ -36,46 +35,29 @@ enum There {
 impl TableSource {
     /// Batches of rows that are due, one of a lane at most.
     pub(super) async fn due(&self, rooms: &[Room], here: &Incarnation, budget: &Budget) -> Result<Vec<Batch>, Error> {
+        if !self.parked.is_due() {
+            return Ok(Vec::new());
+        }
         let open = self.state(|state| state.taken.asked(rooms.iter().map(|room| &room.grant)));
-        let mut by_number: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+        let mut lanes: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
         for Asked { lane, of, .. } in &open {
-            by_number.entry(*of).or_default().push(*lane);
+            lanes.entry(*of).or_default().push(*lane);
         }
-        let takes = |lane: &i32| rooms.iter().any(|room| room.grant.lane.number == *lane && room.room && room.retries);
-        let (mut batches, mut left) = (Vec::new(), budget.bytes);
-        for (of, lanes) in by_number {
-            let ready = self.parked.ready(here, of, &lanes, takes).await?;
-            if ready.is_empty() {
-                continue;
+        let (mut fetched, mut left) = (Vec::new(), budget.bytes);
+        for (of, lanes) in lanes {
+            let asked = (rooms, budget, &mut left);
+            let reader = (&self.reader, &self.patience);
+            let Some(mut due) = self.parked.due(reader, here, (of, &lanes), asked).await? else { continue };
+            for (lane, some) in std::mem::take(&mut due.lanes) {
+                let Some(asked) = open.iter().find(|asked| asked.lane == lane && asked.of == of) else { continue };
+                let there = self.what_is_there(&due.connection, *asked, &some, here).await?;
+                fetched.push((*asked, some, there));
             }
-            let mut slot = self.reader.lock().await;
-            let connection = slot.take().await?.waiting(self.patience.most());
-            let due = self.parked.due(&connection, here, of, &ready).await?;
-            let mut of_lanes: BTreeMap<i32, Vec<Due>> = BTreeMap::new();
-            for due in due {
-                of_lanes.entry(lane::of_hash(due.hash, of)).or_default().push(due);
-            }
-            let mut fetched = Vec::new();
-            for (lane, due) in of_lanes {
-                let (Some(asked), fitting) =
-                    (open.iter().find(|asked| asked.lane == lane && asked.of == of), fitting(due, &mut left, budget))
-                else {
-                    continue;
-                };
-                if fitting.is_empty() {
-                    continue;
-                }
-                let there = self.what_is_there(&connection, *asked, &fitting, here).await?;
-                fetched.push((*asked, fitting, there));
-            }
-            if !fetched.is_empty() {
-                self.metrics.server_clock_says(flush::wait(&connection, here, &self.relay).await?);
-            }
-            slot.put(connection);
-            // From here on nothing waits: what is given is under way in its lane.
-            batches.extend(fetched.into_iter().filter_map(|(asked, due, there)| self.retry(asked, due, there, here)));
+            self.metrics.server_clock_says(flush::wait(&due.connection, here, &self.relay).await?);
+            due.done();
         }
-        Ok(batches)
+        // From here on nothing waits: what is given is under way in its lane.
+        Ok(fetched.into_iter().filter_map(|(asked, due, there)| self.retry(asked, due, there, here)).collect())
     }
 
     /// What is there of these rows, each with its version: all together, or each by itself where one of them cannot be read.

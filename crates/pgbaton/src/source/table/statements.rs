@@ -99,7 +99,9 @@ impl Parts<'_> {
             "select {ids}, {lane} as pgbaton_lane\nfrom {table}\nwhere {pending}\n\
              and ($2::integer[] operator(pg_catalog.=) '{{}}' or {lane} = any($2::integer[]))\n\
              and ($4::text is null or not exists (select from pgbaton.parked pgbaton_parked\n  \
-             where pgbaton_parked.relay operator(pg_catalog.=) $4::text and pgbaton_parked.row_id operator(pg_catalog.=) array[{texts}]))\norder by {order} limit $3::bigint"
+             where pgbaton_parked.relay operator(pg_catalog.=) $4::text and pgbaton_parked.row_id operator(pg_catalog.=) array[{texts}]\n  \
+             and pg_catalog.hash_array_extended(pgbaton_parked.row_id, 0) operator(pg_catalog.=) \
+             pg_catalog.hash_array_extended(array[{texts}], 0)))\norder by {order} limit $3::bigint"
         )
     }
 

@@ -12,11 +12,11 @@ use super::pending::pending as read_pending;
 use super::row::{content, message_id, without_payload};
 use super::statements::Statements;
 use super::taken::RowId;
-use super::trouble::of_a_value;
 use crate::connection::{Access, Connection, Parameter, incarnation};
 use crate::error::{Error, Kind};
 use crate::source::Behind;
 use crate::source::brought::INLINE_BYTES;
+use crate::source::trouble::of_a_value;
 use crate::sql::{self, Verb};
 
 /// Counts what is pending.

@@ -1,7 +1,7 @@
-//! What an error of the server says about the statements of an adopted table: whether a person has to change them, or a row, or
-//! whether it passes by itself. Pure.
+//! What an error of the server says about statements: whether a person has to change them, or a row, or whether it passes by
+//! itself. Pure.
 
-use super::TableName;
+use super::table::TableName;
 use crate::error::Error;
 use crate::lane::RelayName;
 
@@ -16,6 +16,8 @@ const OF_A_VALUE: [&str; 2] = ["22", "54"];
 const OF_A_NAME: [&str; 2] = ["42", "3F"];
 /// Transactions that may not write: a server in recovery says so of all.
 const NOT_WRITING: &str = "25";
+/// What is unique is there by now. Transient only of what is set aside, which is looked at anew at the next attempt.
+const MEANWHILE: &str = "23505";
 /// Of a server that may write, it is the operator's SQL that writes where only reading is allowed.
 const READ_ONLY: &str = "25006";
 
@@ -46,9 +48,10 @@ pub(super) fn of_a_value(error: &Error) -> bool {
     error.sql_state().is_some_and(|state| is_of(state, &OF_A_VALUE))
 }
 
-/// Whether marking the same may succeed at the next attempt.
+/// Whether the same may succeed at the next attempt.
 pub(super) fn waits(error: &Error) -> bool {
-    error.sql_state().is_some_and(|state| is_of(state, &PASSING) || is_of(state, &OF_THE_SERVER))
+    error.sql_state().is_some_and(|state| is_of(state, &PASSING) || is_of(state, &OF_THE_SERVER) || state == MEANWHILE)
+        && error.is_transient()
 }
 
 /// Whether it has nothing to do with what the operator's SQL says.

@@ -1,0 +1,209 @@
+//! What operators do about messages that were set aside.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pgbaton::source::Source as _;
+use proof::endpoint::{Endpoint, Received, Reply};
+use proof::fixture::Fixture;
+use proof::on_each_version;
+use serde_json::Value;
+
+use super::{KEYS, SOON_AGAIN, Scene, taken, topics};
+use crate::adopted::stepwise::Steps;
+use crate::adopted::{Adopted, SOURCE};
+use crate::hand::until;
+
+on_each_version!(
+    a_dead_message_is_found_and_tried_again,
+    a_dead_message_is_given_up,
+    what_waits_is_tried_at_once,
+    what_a_key_has_gone_past_is_tried_again,
+    a_dead_row_that_is_marked_by_hand_is_forgotten,
+);
+
+/// Runs a command as the relay's role, which has to succeed. Gives what it tells with `--json`.
+async fn told(fixture: &Fixture, arguments: &[&str]) -> Value {
+    let output = fixture.pgbaton(&[arguments, &["--json", "--dsn", fixture.relay_dsn()]].concat()).await.unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// What a command says that is refused as a wrong command line.
+async fn refused(fixture: &Fixture, arguments: &[&str]) -> String {
+    let output = fixture.pgbaton(&[arguments, &["--dsn", fixture.relay_dsn()]].concat()).await.unwrap();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// Refuses the second message of a key, and the first of another for good, until it is mended.
+async fn failing(mended: &Arc<AtomicBool>) -> Endpoint {
+    let mended = Arc::clone(mended);
+    Endpoint::start(move |received: Arc<Received>| {
+        let failed = match received.header("pgbaton-topic") {
+            _ if mended.load(Ordering::Relaxed) => 204,
+            "bad/2" => 400,
+            "a/1" => 500,
+            _ => 204,
+        };
+        async move { Reply::Status(failed) }
+    })
+    .await
+    .unwrap()
+}
+
+const LATER: &str = "[relays.orders.retry]\nfirst = \"1h\"\ncap = \"1h\"\n";
+
+async fn a_dead_message_is_found_and_tried_again(major: u32) {
+    let mended = Arc::new(AtomicBool::new(false));
+    let endpoint = failing(&mended).await;
+    let scene = Scene::to(major, &endpoint, LATER).await;
+    scene.insert(&KEYS, 3).await;
+    until("two keys wait", async || scene.count("pgbaton.parked").await == 5).await;
+    let dead = told(&scene.fixture, &["dead", "list", "--relay", "orders"]).await;
+    let dead = dead["messages"].as_array().unwrap();
+    assert_eq!(dead.len(), 1);
+    let (id, message) = (dead[0]["id"].as_str().unwrap(), &dead[0]);
+    assert_eq!((&message["topic"], &message["code"]), (&"bad/2".into(), &"http.rejected".into()), "{message}");
+    assert!(message["faults"].as_array().is_some_and(|faults| faults.len() == 1), "{message}");
+    // Each way to choose finds it, and nothing else.
+    let all = told(&scene.fixture, &["messages", "list"]).await;
+    assert_eq!(all["messages"].as_array().unwrap().len(), 5);
+    let behind = all["messages"].as_array().unwrap().iter().find(|message| message["topic"] == "bad/3").unwrap();
+    assert_eq!(behind["behind"], id, "{behind}");
+    let lane = message["lane"].to_string();
+    for which in [
+        ["--key", "bad"],
+        ["--topic", "bad/*"],
+        ["--code", "http.rejected"],
+        ["--id", id],
+        ["--lane", &lane],
+        ["--older", "0s"],
+    ] {
+        let found = told(&scene.fixture, &[&["dead", "list"], which.as_slice()].concat()).await;
+        assert_eq!(found["messages"].as_array().unwrap().len(), 1, "{which:?}");
+    }
+    for which in [["--key", "a"], ["--code", "http.failed"], ["--older", "1h"], ["--relay", "other"]] {
+        let found = told(&scene.fixture, &[&["dead", "list"], which.as_slice()].concat()).await;
+        assert_eq!(found["messages"].as_array().unwrap().len(), 0, "{which:?}");
+    }
+    // A page at a time.
+    let page = told(&scene.fixture, &["messages", "list", "--limit", "2"]).await;
+    let next = told(&scene.fixture, &["messages", "list", "--above", &page["above"].to_string()]).await;
+    assert_eq!((page["messages"].as_array().unwrap().len(), next["messages"].as_array().unwrap().len()), (2, 3));
+    // The payload only where it is asked for.
+    let shown = told(&scene.fixture, &["dead", "show", "orders", id]).await;
+    assert_eq!((&shown["content"], &shown["message"]["id"]), (&Value::Null, &id.into()));
+    let shown = told(&scene.fixture, &["dead", "show", "orders", id, "--payload"]).await;
+    assert_eq!(shown["content"]["payload"], serde_json::json!([120]), "{shown}");
+    // Nothing is done that is not meant.
+    assert!(refused(&scene.fixture, &["dead", "retry", "orders"]).await.contains("--all"));
+    let said = refused(&scene.fixture, &["dead", "retry", "orders", "--key", "bad"]).await;
+    assert!(said.contains("1 message(s)") && said.contains("--yes"), "{said}");
+    assert_eq!(scene.count("pgbaton.parked where dead_at is not null").await, 1);
+    mended.store(true, Ordering::Relaxed);
+    let done = told(&scene.fixture, &["dead", "retry", "orders", "--key", "bad", "--yes"]).await;
+    assert_eq!(done["messages"], 1);
+    until("its key goes on", async || scene.count("pgbaton.parked where key = 'bad'").await == 0).await;
+    let arrived = taken(&endpoint, |_| true);
+    assert_eq!(arrived["bad"], ["bad/1", "bad/2", "bad/3"]);
+    let audit = told(&scene.fixture, &["audit", "--relay", "orders"]).await;
+    let deed = &audit["deeds"][0];
+    assert_eq!(
+        (&deed["what"], &deed["messages"], &deed["details"]["key"]),
+        (&"dead retry".into(), &1.into(), &"bad".into())
+    );
+    assert!(deed["who"].as_str().is_some_and(|who| !who.is_empty()), "{deed}");
+}
+
+async fn a_dead_message_is_given_up(major: u32) {
+    let mended = Arc::new(AtomicBool::new(false));
+    let endpoint = failing(&mended).await;
+    let scene = Scene::to(major, &endpoint, LATER).await;
+    scene.insert(&KEYS, 3).await;
+    until("two keys wait", async || scene.count("pgbaton.parked").await == 5).await;
+    told(&scene.fixture, &["dead", "discard", "orders", "--all", "--yes"]).await;
+    until("its key goes on", async || scene.count("pgbaton.parked where key = 'bad'").await == 0).await;
+    assert_eq!(taken(&endpoint, |received| received.header("pgbaton-topic") != "bad/2")["bad"], ["bad/1", "bad/3"]);
+    assert_eq!(scene.count("pgbaton.parked where key = 'a'").await, 3, "what is not dead stays");
+    assert_eq!(scene.count("pgbaton.audit where what = 'dead discard' and messages = 1").await, 1);
+}
+
+async fn what_waits_is_tried_at_once(major: u32) {
+    let mended = Arc::new(AtomicBool::new(false));
+    let endpoint = failing(&mended).await;
+    let scene = Scene::to(major, &endpoint, LATER).await;
+    scene.insert(&KEYS, 3).await;
+    until("two keys wait", async || scene.count("pgbaton.parked").await == 5).await;
+    mended.store(true, Ordering::Relaxed);
+    let said = refused(&scene.fixture, &["messages", "retry", "orders", "--all"]).await;
+    assert!(said.contains("1 message(s)"), "{said}");
+    told(&scene.fixture, &["messages", "retry", "orders", "--code", "http.failed", "--yes"]).await;
+    until("its key goes on", async || scene.count("pgbaton.parked where key = 'a'").await == 0).await;
+    assert_eq!(taken(&endpoint, |_| true)["a"], topics("a", 3));
+    assert_eq!(scene.count("pgbaton.parked where key = 'bad'").await, 2, "what is dead stays");
+}
+
+/// It is the first of its key again: what failed behind it meanwhile waits for it.
+async fn what_a_key_has_gone_past_is_tried_again(major: u32) {
+    let mended = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&mended);
+    let endpoint = Endpoint::start(move |received: Arc<Received>| {
+        let status = match received.header("pgbaton-topic") {
+            "bad/1" if !seen.load(Ordering::Relaxed) => 400,
+            "bad/2" if !seen.load(Ordering::Relaxed) => 500,
+            _ => 204,
+        };
+        async move { Reply::Status(status) }
+    })
+    .await
+    .unwrap();
+    let scene = Scene::to(major, &endpoint, &format!("dead = \"skip\"\n{LATER}")).await;
+    scene.insert(&KEYS, 3).await;
+    until("one is dead, and two wait", async || scene.count("pgbaton.parked").await == 3).await;
+    mended.store(true, Ordering::Relaxed);
+    told(&scene.fixture, &["dead", "retry", "orders", "--all", "--yes"]).await;
+    until("its key goes on", async || scene.count("pgbaton.parked").await == 0).await;
+    let arrived = taken(&endpoint, |received| !["bad/1", "bad/2"].contains(&received.header("pgbaton-topic")));
+    assert_eq!(arrived["bad"], ["bad/3"]);
+    let last = taken(&endpoint, |_| true)["bad"].clone();
+    assert_eq!(last[last.len() - 3..], topics("bad", 3));
+}
+
+/// Of an adopted table. The key waits for a person, and the person marks the row, as ever.
+async fn a_dead_row_that_is_marked_by_hand_is_forgotten(major: u32) {
+    let endpoint = Endpoint::start(|received: Arc<Received>| async move {
+        Reply::Status(if received.header("pgbaton-topic") == "bad/1" { 400 } else { 204 })
+    })
+    .await
+    .unwrap();
+    let adopted = Adopted::new(major).await;
+    let sql = r#"insert into app."Outbox" (site_id, topic, payload, created_at)
+                 select k, k || '/' || n, '{}', now() + n * interval '1 ms'
+                 from generate_series(1, 3) n, unnest($1::text[]) k"#;
+    adopted.admin.execute(sql, &[&KEYS.as_slice()]).await.unwrap();
+    let sink = format!("{{ type = \"http\", url = \"{}\", allow_private = true }}", endpoint.url("/"));
+    let text = format!("[relays.orders]\nlanes = 4\nsink = {sink}\n{SOON_AGAIN}\n{SOURCE}");
+    let replica = adopted.fixture.run("r1", &text).unwrap();
+    until("its key waits", async || adopted.count("pgbaton.parked").await == 3).await;
+    // What is discarded stays there, so that no look finds it, and its key goes on.
+    told(&adopted.fixture, &["dead", "discard", "orders", "--all", "--yes"]).await;
+    until("its key goes on", async || adopted.count("pgbaton.parked").await == 1).await;
+    assert_eq!(taken(&endpoint, |received| received.header("pgbaton-topic") != "bad/1")["bad"], ["bad/2", "bad/3"]);
+    // As if it had not been: its key waits again.
+    adopted.execute("update pgbaton.parked set holds = true").await;
+    adopted
+        .execute(
+            r#"insert into app."Outbox" (site_id, topic, payload, created_at) values ('bad', 'bad/4', '{}', now())"#,
+        )
+        .await;
+    until("its key waits again", async || adopted.count("pgbaton.parked").await == 2).await;
+    let another = Steps::another(&adopted, 4).await;
+    another.source.check().await.unwrap();
+    assert_eq!(adopted.count("pgbaton.parked").await, 2, "it is pending");
+    adopted.execute(r#"update app."Outbox" set published_at = now() where topic = 'bad/1'"#).await;
+    // As every replica does once a minute.
+    another.source.check().await.unwrap();
+    until("its key goes on", async || adopted.count("pgbaton.parked").await == 0).await;
+    drop(replica);
+}
