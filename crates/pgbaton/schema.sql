@@ -579,6 +579,7 @@ CREATE TABLE pgbaton.parked (
     xid xid8,
     log_id bigint,
     row_id text[],
+    row_hash bigint GENERATED ALWAYS AS (hash_array_extended(row_id, (0)::bigint)) STORED,
     topic text NOT NULL,
     key text,
     headers json,
@@ -713,7 +714,7 @@ CREATE INDEX parked_key ON pgbaton.parked USING btree (relay, hash, number) WHER
 
 CREATE INDEX parked_lane ON pgbaton.parked USING btree (relay, ((hash & (4095)::bigint))) WHERE holds;
 
-CREATE INDEX parked_row ON pgbaton.parked USING btree (relay, hash_array_extended(row_id, (0)::bigint)) WHERE (row_id IS NOT NULL);
+CREATE INDEX parked_row ON pgbaton.parked USING btree (relay, row_hash) WHERE (row_id IS NOT NULL);
 
 CREATE UNIQUE INDEX position_newest ON ONLY pgbaton."position" USING btree (leaf, relay, lane, epoch DESC, seq DESC);
 

@@ -308,6 +308,7 @@ create table pgbaton.parked (
   xid          xid8,
   log_id       bigint,
   row_id       text[],
+  row_hash     bigint      generated always as (pg_catalog.hash_array_extended(row_id, 0)) stored,  -- looks compare this
   topic        text        not null,
   key          text,
   headers      json,
@@ -336,8 +337,7 @@ create unique index parked_head on pgbaton.parked (relay, hash) where next_at is
 create index parked_due on pgbaton.parked (relay, next_at) where next_at is not null;
 create index parked_lane on pgbaton.parked (relay, (hash & 4095)) where holds;  -- no relay has more lanes
 create index parked_dead on pgbaton.parked (relay, dead_at) where dead_at is not null;
--- Asked for each pending row by each look: texts are compared slowly.
-create index parked_row on pgbaton.parked (relay, pg_catalog.hash_array_extended(row_id, 0)) where row_id is not null;
+create index parked_row on pgbaton.parked (relay, row_hash) where row_id is not null;
 
 -- What operators have done: by whom is the login role, which nobody chooses by himself.
 create table pgbaton.audit (

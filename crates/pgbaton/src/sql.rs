@@ -80,6 +80,7 @@ verbs! {
     LANES_LOCK = "lanes_lock",
     LANES_OF = "lanes_of",
     LEAVE = "leave",
+    LOOK_SETTINGS = "look_settings",
     MARK_SETTINGS = "mark_settings",
     MESSAGE = "message",
     NEEDS = "needs",

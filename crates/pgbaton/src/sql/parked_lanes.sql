@@ -1,7 +1,7 @@
 -- Which of these lanes have messages that were set aside, and how soon one of theirs is due.
 -- Parameters: $1 the relay, $2 the number of lanes, $3 the lanes.
 -- Rows: one: the lanes, milliseconds, which may be negative (null if none is due ever), and how many rows of an adopted table are
--- set aside, up to 200,000. Locks: none.
+-- set aside, up to 1,000,000. Locks: none.
 -- Relies on: the index on the low twelve bits of the hash, of which each lane has some, and on (relay, next_at).
 select array(
     select l.lane from pg_catalog.unnest($3::integer[]) as l(lane)
@@ -14,4 +14,4 @@ select array(
    where p.relay = $1::text and p.next_at is not null and (p.hash & ($2::integer - 1))::integer = any($3::integer[])
    order by p.next_at limit 1)::float8 as due,
   (select pg_catalog.count(*) from (
-     select from pgbaton.parked p where p.relay = $1::text and p.row_id is not null limit 200000) r) as count
+     select from pgbaton.parked p where p.relay = $1::text and p.row_id is not null limit 1000000) r) as count

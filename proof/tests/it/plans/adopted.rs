@@ -134,10 +134,11 @@ impl Statements {
         );
         let mark: Vec<&str> = self.arguments.mark.iter().map(String::as_str).collect();
         let (limit, ids) = (LIMIT.to_string(), self.arguments.ids.as_str());
-        let calls: [(&'static str, &str, &[&str]); 9] = [
-            ("look", &read, &["16", "'{}'", &limit, "null"]),
-            ("look", &read, &["16", "'{1,7}'", &limit, "null"]),
-            ("look", &read, &["16", "'{1,7}'", &limit, "'orders'"]),
+        let calls: [(&'static str, &str, &[&str]); 10] = [
+            ("look", &read, &["16", "'{}'", &limit, "null", "true"]),
+            ("look", &read, &["16", "'{1,7}'", &limit, "null", "true"]),
+            ("look", &read, &["16", "'{1,7}'", &limit, "'orders'", "true"]),
+            ("look", &read, &["16", "'{1,7}'", &limit, "'orders'", "false"]),
             ("fetch", &read, &["16384", ids]),
             ("mark", &write, &mark),
             ("mark_changed", &write, &[ids]),

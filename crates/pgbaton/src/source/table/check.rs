@@ -91,8 +91,13 @@ impl TableSource {
             (self.nothing_to_fetch(), self.nothing_to_mark(), self.no_rows());
         let (of, lanes, most) = (1_i32, Vec::<i32>::new(), 100_i64);
         let nothing: Option<&str> = None;
-        let look: [Parameter<'_>; 4] =
-            [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8), (&nothing, Type::TEXT)];
+        let look: [Parameter<'_>; 5] = [
+            (&of, Type::INT4),
+            (&lanes, Type::INT4_ARRAY),
+            (&most, Type::INT8),
+            (&nothing, Type::TEXT),
+            (&true, Type::BOOL),
+        ];
         let Statements { look: sql, fetch, mark, mark_changed, still, behind, .. } = statements;
         let explained = [sql, fetch, mark, mark_changed, still, behind].map(|sql| explained(sql));
         let [look_of, fetch, mark, mark_changed, still, behind] = &explained;

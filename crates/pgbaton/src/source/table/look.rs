@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio_postgres::types::Type;
 
+use super::statements::MOST_ASIDE;
 use super::taken::{Asked, RowId};
 use super::{State, TableSource};
 use crate::clock;
@@ -20,6 +21,8 @@ use crate::sql::{self, Verb};
 
 /// Rows that a look finds at most, besides those that are known: ids are small.
 const MOST: i64 = 20_000;
+/// And at most, however many are set aside.
+const MOST_WITH_ASIDE: i64 = 200_000;
 /// A look takes at most a quarter of the time.
 pub(super) const REST: u32 = 3;
 
@@ -98,14 +101,23 @@ impl TableSource {
             // What is set aside is walked over: the more of it, the more is found in one walk.
             let aside = self.parked.rows();
             let relay = aside.map(|_| self.relay.as_str());
-            let most = MOST.max(aside.unwrap_or_default()).saturating_add(i64::try_from(known).unwrap_or(i64::MAX));
-            let parameters: [Parameter<'_>; 4] =
-                [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8), (&relay, Type::TEXT)];
+            let most = MOST
+                .max(aside.unwrap_or_default().min(MOST_WITH_ASIDE))
+                .saturating_add(i64::try_from(known).unwrap_or(i64::MAX));
+            // More may have been set aside since they were counted.
+            let few = aside.unwrap_or_default() < MOST_ASIDE / 2;
+            let parameters: [Parameter<'_>; 5] = [
+                (&of, Type::INT4),
+                (&lanes, Type::INT4_ARRAY),
+                (&most, Type::INT8),
+                (&relay, Type::TEXT),
+                (&few, Type::BOOL),
+            ];
             let mut slot = self.reader.lock().await;
             let connection = slot.take().await?.waiting(self.patience.now());
             let verb = Verb { name: "look", sql: &statements.look };
-            let [found, rows] =
-                connection.pipeline(Access::ReadTheirs, [(sql::INCARNATION, &[]), (verb, &parameters)]).await?;
+            let statements = [(sql::INCARNATION, &[][..]), (sql::LOOK_SETTINGS, &[]), (verb, &parameters)];
+            let [found, _, rows] = connection.pipeline(Access::ReadTheirs, statements).await?;
             slot.put(connection);
             drop(slot);
             self.still(here, &incarnation(&found)?)?;
