@@ -15,7 +15,8 @@ use crate::adopted::{Adopted, SOURCE};
 use crate::hand::until;
 
 on_each_version!(
-    a_dead_message_is_found_and_tried_again,
+    a_dead_message_is_found,
+    a_dead_message_is_tried_again,
     a_dead_message_is_given_up,
     what_waits_is_tried_at_once,
     what_a_key_has_gone_past_is_tried_again,
@@ -54,48 +55,59 @@ async fn failing(mended: &Arc<AtomicBool>) -> Endpoint {
 
 const LATER: &str = "[relays.orders.retry]\nfirst = \"1h\"\ncap = \"1h\"\n";
 
-async fn a_dead_message_is_found_and_tried_again(major: u32) {
-    let mended = Arc::new(AtomicBool::new(false));
-    let endpoint = failing(&mended).await;
+/// A scene in which one message is dead and another one waits for its next attempt.
+async fn scene(major: u32, mended: &Arc<AtomicBool>) -> (Endpoint, Scene) {
+    let endpoint = failing(mended).await;
     let scene = Scene::to(major, &endpoint, LATER).await;
     scene.insert(&KEYS, 3).await;
     until("two keys wait", async || scene.count("pgbaton.parked").await == 5).await;
-    let dead = told(&scene.fixture, &["dead", "list", "--relay", "orders"]).await;
-    let dead = dead["messages"].as_array().unwrap();
+    (endpoint, scene)
+}
+
+async fn list(scene: &Scene, arguments: &[&str]) -> Vec<Value> {
+    told(&scene.fixture, arguments).await["messages"].as_array().unwrap().clone()
+}
+
+async fn a_dead_message_is_found(major: u32) {
+    let (_endpoint, scene) = scene(major, &Arc::default()).await;
+    let dead = list(&scene, &["dead", "list", "--relay", "orders"]).await;
     assert_eq!(dead.len(), 1);
     let (id, message) = (dead[0]["id"].as_str().unwrap(), &dead[0]);
     assert_eq!((&message["topic"], &message["code"]), (&"bad/2".into(), &"http.rejected".into()), "{message}");
     assert!(message["faults"].as_array().is_some_and(|faults| faults.len() == 1), "{message}");
-    // Each way to choose finds it, and nothing else.
-    let all = told(&scene.fixture, &["messages", "list"]).await;
-    assert_eq!(all["messages"].as_array().unwrap().len(), 5);
-    let behind = all["messages"].as_array().unwrap().iter().find(|message| message["topic"] == "bad/3").unwrap();
+    let all = list(&scene, &["messages", "list"]).await;
+    assert_eq!(all.len(), 5);
+    let behind = all.iter().find(|message| message["topic"] == "bad/3").unwrap();
     assert_eq!(behind["behind"], id, "{behind}");
+    // Each way to choose finds it, and nothing else.
     let lane = message["lane"].to_string();
-    for which in [
+    let found = [
         ["--key", "bad"],
         ["--topic", "bad/*"],
         ["--code", "http.rejected"],
         ["--id", id],
         ["--lane", &lane],
         ["--older", "0s"],
-    ] {
-        let found = told(&scene.fixture, &[&["dead", "list"], which.as_slice()].concat()).await;
-        assert_eq!(found["messages"].as_array().unwrap().len(), 1, "{which:?}");
-    }
-    for which in [["--key", "a"], ["--code", "http.failed"], ["--older", "1h"], ["--relay", "other"]] {
-        let found = told(&scene.fixture, &[&["dead", "list"], which.as_slice()].concat()).await;
-        assert_eq!(found["messages"].as_array().unwrap().len(), 0, "{which:?}");
+    ];
+    let not_found = [["--key", "a"], ["--code", "http.failed"], ["--older", "1h"], ["--relay", "other"]];
+    let ways = found.iter().map(|way| (way, 1)).chain(not_found.iter().map(|way| (way, 0)));
+    for (way, count) in ways {
+        assert_eq!(list(&scene, &[&["dead", "list"], way.as_slice()].concat()).await.len(), count, "{way:?}");
     }
     // A page at a time.
     let page = told(&scene.fixture, &["messages", "list", "--limit", "2"]).await;
-    let next = told(&scene.fixture, &["messages", "list", "--above", &page["above"].to_string()]).await;
-    assert_eq!((page["messages"].as_array().unwrap().len(), next["messages"].as_array().unwrap().len()), (2, 3));
+    let next = list(&scene, &["messages", "list", "--above", &page["above"].to_string()]).await;
+    assert_eq!((page["messages"].as_array().unwrap().len(), next.len()), (2, 3));
     // The payload only where it is asked for.
     let shown = told(&scene.fixture, &["dead", "show", "orders", id]).await;
     assert_eq!((&shown["content"], &shown["message"]["id"]), (&Value::Null, &id.into()));
     let shown = told(&scene.fixture, &["dead", "show", "orders", id, "--payload"]).await;
     assert_eq!(shown["content"]["payload"], serde_json::json!([120]), "{shown}");
+}
+
+async fn a_dead_message_is_tried_again(major: u32) {
+    let mended = Arc::new(AtomicBool::new(false));
+    let (endpoint, scene) = scene(major, &mended).await;
     // Nothing is done that is not meant.
     assert!(refused(&scene.fixture, &["dead", "retry", "orders"]).await.contains("--all"));
     let said = refused(&scene.fixture, &["dead", "retry", "orders", "--key", "bad"]).await;
@@ -105,23 +117,16 @@ async fn a_dead_message_is_found_and_tried_again(major: u32) {
     let done = told(&scene.fixture, &["dead", "retry", "orders", "--key", "bad", "--yes"]).await;
     assert_eq!(done["messages"], 1);
     until("its key goes on", async || scene.count("pgbaton.parked where key = 'bad'").await == 0).await;
-    let arrived = taken(&endpoint, |_| true);
-    assert_eq!(arrived["bad"], ["bad/1", "bad/2", "bad/3"]);
+    assert_eq!(taken(&endpoint, |_| true)["bad"], topics("bad", 3));
     let audit = told(&scene.fixture, &["audit", "--relay", "orders"]).await;
     let deed = &audit["deeds"][0];
-    assert_eq!(
-        (&deed["what"], &deed["messages"], &deed["details"]["key"]),
-        (&"dead retry".into(), &1.into(), &"bad".into())
-    );
+    let told_of = (&deed["what"], &deed["messages"], &deed["details"]["key"]);
+    assert_eq!(told_of, (&"dead retry".into(), &1.into(), &"bad".into()));
     assert!(deed["who"].as_str().is_some_and(|who| !who.is_empty()), "{deed}");
 }
 
 async fn a_dead_message_is_given_up(major: u32) {
-    let mended = Arc::new(AtomicBool::new(false));
-    let endpoint = failing(&mended).await;
-    let scene = Scene::to(major, &endpoint, LATER).await;
-    scene.insert(&KEYS, 3).await;
-    until("two keys wait", async || scene.count("pgbaton.parked").await == 5).await;
+    let (endpoint, scene) = scene(major, &Arc::default()).await;
     told(&scene.fixture, &["dead", "discard", "orders", "--all", "--yes"]).await;
     until("its key goes on", async || scene.count("pgbaton.parked where key = 'bad'").await == 0).await;
     assert_eq!(taken(&endpoint, |received| received.header("pgbaton-topic") != "bad/2")["bad"], ["bad/1", "bad/3"]);
@@ -131,10 +136,7 @@ async fn a_dead_message_is_given_up(major: u32) {
 
 async fn what_waits_is_tried_at_once(major: u32) {
     let mended = Arc::new(AtomicBool::new(false));
-    let endpoint = failing(&mended).await;
-    let scene = Scene::to(major, &endpoint, LATER).await;
-    scene.insert(&KEYS, 3).await;
-    until("two keys wait", async || scene.count("pgbaton.parked").await == 5).await;
+    let (endpoint, scene) = scene(major, &mended).await;
     mended.store(true, Ordering::Relaxed);
     let said = refused(&scene.fixture, &["messages", "retry", "orders", "--all"]).await;
     assert!(said.contains("1 message(s)"), "{said}");

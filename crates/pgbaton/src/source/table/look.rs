@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio_postgres::types::Type;
 
 use super::statements::MOST_ASIDE;
-use super::taken::{Asked, RowId};
+use super::taken::{Asked, Lacks, RowId};
 use super::{State, TableSource};
 use crate::clock;
 use crate::connection::{Access, Parameter, incarnation};
@@ -25,20 +25,31 @@ const MOST: i64 = 20_000;
 const MOST_WITH_ASIDE: i64 = 200_000;
 /// A look takes at most a quarter of the time.
 pub(super) const REST: u32 = 3;
+/// And at most a sixteenth while other lanes have something left of the last one, which it would find once more.
+const REST_FOR_SOME: u32 = 15;
 
 /// When the next look may come.
 #[derive(Default)]
 pub(super) struct Pace {
-    due: Option<BootInstant>,
+    /// For lanes of which none has anything left, and for some among others.
+    due: Option<(BootInstant, BootInstant)>,
 }
 
 impl Pace {
     pub(super) fn is_due(&self, now: BootInstant) -> bool {
-        self.due.is_none_or(|due| now >= due)
+        self.due.is_none_or(|(all, _)| now >= all)
+    }
+
+    fn is_due_for(&self, lacks: Lacks, now: BootInstant) -> bool {
+        match lacks {
+            Lacks::None => false,
+            Lacks::Some => self.due.is_none_or(|(_, some)| now >= some),
+            Lacks::All => self.is_due(now),
+        }
     }
 
     pub(super) fn took(&mut self, took: Duration, now: BootInstant) {
-        self.due = Some(now.after(took * REST));
+        self.due = Some((now.after(took * REST), now.after(took * REST_FOR_SOME)));
     }
 }
 
@@ -48,7 +59,7 @@ impl TableSource {
         let grants = lanes.iter().filter(|lane| lane.room).map(|lane| &lane.grant);
         let (asked, here, look, failed) = self.state(|state| {
             let asked = state.taken.asked(grants);
-            let look = state.taken.lacks(&asked) && state.pace.is_due(clock::now());
+            let look = state.pace.is_due_for(state.taken.lacks(&asked), clock::now());
             (asked, state.incarnation.clone(), look, state.failed.as_ref().map(Error::again))
         });
         let (Some(here), false) = (here, asked.is_empty()) else {
@@ -60,7 +71,7 @@ impl TableSource {
         }
         if look {
             let began = clock::now();
-            let looked = self.look(&asked, &here).await;
+            let looked = self.look(&self.state(|state| state.taken.moving(&asked)), &here).await;
             let now = clock::now();
             self.patience.follow(now.since(began), looked.is_ok());
             self.state(|state| {

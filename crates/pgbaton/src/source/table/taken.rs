@@ -74,6 +74,8 @@ struct OpenLane {
     /// The first of `found` cannot be a message: nothing is taken before it can, and no look asks for the lane. It is tried
     /// again from this moment on.
     blocked: Option<BootInstant>,
+    /// Something was taken since the last look for it.
+    took: bool,
 }
 
 /// A lane that is asked for rows.
@@ -84,10 +86,26 @@ pub(super) struct Asked {
     pub(super) stint: Stint,
 }
 
+/// Lanes that have nothing left of the last look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lacks {
+    None,
+    Some,
+    All,
+}
+
 impl Taken {
     pub(super) fn open(&mut self, grant: Grant, stint: Stint, registration: Registration) {
         self.forget(grant.lane.number);
-        let lane = OpenLane { stint, registration, found: VecDeque::new(), marked: i64::MIN, blocked: None, grant };
+        let lane = OpenLane {
+            stint,
+            registration,
+            found: VecDeque::new(),
+            marked: i64::MIN,
+            blocked: None,
+            took: false,
+            grant,
+        };
         self.lanes.insert(lane.grant.lane.number, lane);
     }
 
@@ -137,9 +155,25 @@ impl Taken {
         asked.iter().filter(goes_on).copied().collect()
     }
 
-    /// Whether one of these lanes has nothing left of the last look.
-    pub(super) fn lacks(&self, asked: &[Asked]) -> bool {
-        asked.iter().any(|asked| self.same(*asked).is_some_and(|lane| lane.blocked.is_none() && lane.found.is_empty()))
+    /// How many of these lanes have nothing left of the last look.
+    pub(super) fn lacks(&self, asked: &[Asked]) -> Lacks {
+        let open = asked.iter().filter_map(|asked| self.same(*asked)).filter(|lane| lane.blocked.is_none());
+        let (lacking, others): (Vec<_>, Vec<_>) = open.partition(|lane| lane.found.is_empty());
+        match (lacking.is_empty(), others.is_empty()) {
+            (true, _) => Lacks::None,
+            (false, true) => Lacks::All,
+            (false, false) => Lacks::Some,
+        }
+    }
+
+    /// Those of all lanes that a look is for: these, and those that have taken something since the last one. What is left of that to one
+    /// that stands still would come again and again.
+    pub(super) fn moving(&self, asked: &[Asked]) -> Vec<Asked> {
+        let moving = |(number, lane): (&i32, &OpenLane)| {
+            let of = Asked { lane: *number, of: lane.grant.lane.of, stint: lane.stint };
+            (lane.took || asked.contains(&of)).then_some(of)
+        };
+        self.lanes.iter().filter_map(moving).collect()
     }
 
     /// A look begins: what was marked before is not pending to it, or is so again.
@@ -155,6 +189,7 @@ impl Taken {
         for asked in &asked {
             if let Some(lane) = self.same_mut(*asked) {
                 lane.found.clear();
+                lane.took = false;
             }
         }
         for (number, row) in rows {
@@ -188,6 +223,7 @@ impl Taken {
     ) -> bool {
         let Some(lane) = self.same_mut(asked) else { return false };
         lane.found.drain(..fetched.min(lane.found.len()));
+        lane.took = true;
         self.known.extend(rows.into_iter().map(|row| (row.id.clone(), asked.lane)));
         true
     }
@@ -380,7 +416,7 @@ mod tests {
         look(&mut taken, &asked, 0, &["bad", "behind it"]);
         taken.block(asked[0], at(10));
         assert_eq!((taken.to_look_for(&asked), taken.blocked()), (vec![asked[1]], BTreeSet::from([0])));
-        assert!(taken.lacks(&asked) && !taken.lacks(&asked[..1]));
+        assert_eq!((taken.lacks(&asked), taken.lacks(&asked[..1])), (Lacks::Some, Lacks::None));
         // Whatever a look brings of it has no effect.
         look(&mut taken, &asked, 0, &["another"]);
         assert_eq!(next(&taken, &asked), []);
@@ -391,7 +427,7 @@ mod tests {
         assert_eq!(taken.to_try(&asked, at(19)), []);
         assert_eq!(taken.to_try(&asked, at(20)), [(asked[0], row("bad"))]);
         taken.unblock(asked[0]);
-        assert!(taken.blocked().is_empty() && taken.lacks(&asked[..1]));
+        assert!(taken.blocked().is_empty() && taken.lacks(&asked[..1]) == Lacks::All);
         assert_eq!((taken.to_try(&asked, at(99)), next(&taken, &asked)), (vec![], vec![]));
         look(&mut taken, &asked, 0, &["before it", "bad"]);
         assert_eq!(next(&taken, &asked), rows(&["before it", "bad"]));
