@@ -47,7 +47,7 @@ async fn pages_of_looks(adopted: &Adopted) -> [u64; 2] {
     let relay = adopted.fixture.relay().await.unwrap();
     let statements = statements(adopted).await;
     let text = |name: &str| statements.iter().find(|(found, _)| *found == name).unwrap().1.clone();
-    [pages(&relay, &text("look"), "(1, '{}', 20000, null)").await, pages(&relay, &text("behind"), "").await]
+    [pages(&relay, &text("look"), "(1, '{}', 20000, null, true)").await, pages(&relay, &text("behind"), "").await]
 }
 
 async fn marked_rows(adopted: &Adopted, published_at: &str) {

@@ -51,8 +51,13 @@ impl TableSource {
         let connection = slot.take().await?;
         let (of, lanes) = (1_i32, Vec::<i32>::new());
         let nothing: Option<&str> = None;
-        let parameters: [Parameter<'_>; 4] =
-            [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8), (&nothing, Type::TEXT)];
+        let parameters: [Parameter<'_>; 5] = [
+            (&of, Type::INT4),
+            (&lanes, Type::INT4_ARRAY),
+            (&most, Type::INT8),
+            (&nothing, Type::TEXT),
+            (&true, Type::BOOL),
+        ];
         let look = Verb { name: "look", sql: &statements.look };
         let [found, rows] =
             connection.pipeline(Access::ReadTheirs, [(sql::INCARNATION, &[]), (look, &parameters)]).await?;
