@@ -17,6 +17,7 @@ mod attempts;
 mod blamed;
 mod commands;
 mod kills;
+mod outage;
 mod stuck;
 mod together;
 

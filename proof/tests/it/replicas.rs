@@ -22,11 +22,18 @@ pub struct Setup {
     pub lanes: i32,
     pub relays: Vec<&'static str>,
     pub limits: Limits,
+    pub policy: Policy,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { ttl: Duration::from_secs(5), lanes: 16, relays: vec!["orders"], limits: Limits::default() }
+        Setup {
+            ttl: Duration::from_secs(5),
+            lanes: 16,
+            relays: vec!["orders"],
+            limits: Limits::default(),
+            policy: Policy::default(),
+        }
     }
 }
 
@@ -49,7 +56,7 @@ impl Setup {
 
     fn relay(&self, name: &str, sink: Arc<dyn Sink>) -> RelaySpec {
         RelaySpec {
-            policy: Policy::default(),
+            policy: self.policy.clone(),
             name: RelayName::new(name).unwrap(),
             source: SourceSpec::Native,
             lanes: self.lanes,
