@@ -595,6 +595,7 @@ CREATE TABLE pgbaton.parked (
     faults jsonb DEFAULT '[]'::jsonb NOT NULL,
     dead_at timestamp with time zone,
     holds boolean DEFAULT true NOT NULL,
+    given_up boolean DEFAULT false NOT NULL,
     parked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     CONSTRAINT parked_check CHECK ((((xid IS NULL) = (log_id IS NULL)) AND ((log_id IS NULL) <> (row_id IS NULL)))),
     CONSTRAINT parked_check1 CHECK (((next_at IS NULL) OR (dead_at IS NULL))),

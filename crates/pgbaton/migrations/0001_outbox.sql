@@ -326,6 +326,8 @@ create table pgbaton.parked (
   dead_at      timestamptz,
   -- Later messages of its key wait behind it: always, but for a dead one that they go past.
   holds        boolean     not null default true,
+  -- A dead row of an adopted table that was discarded: it is here that looks leave it out, and for nothing else.
+  given_up     boolean     not null default false,
   parked_at    timestamptz not null default pg_catalog.clock_timestamp(),
   primary key (relay, id),
   check ((xid is null) = (log_id is null) and (log_id is null) <> (row_id is null)),

@@ -4,7 +4,8 @@ grant execute on function pgbaton.incarnation(), pgbaton.segments_above(bigint),
   pgbaton.utc(timestamptz) to {relay};
 grant select on all tables in schema pgbaton to {relay};
 grant select on all sequences in schema pgbaton to {relay};
-grant insert on pgbaton.relay, pgbaton.lane, pgbaton.replica, pgbaton.position, pgbaton.audit to {relay};
+grant insert on pgbaton.relay, pgbaton.lane, pgbaton.replica, pgbaton.position to {relay};
+grant insert (what, relay, details, messages) on pgbaton.audit to {relay};
 grant insert, update, delete on pgbaton.parked to {relay};
 grant update (lanes) on pgbaton.relay to {relay};
 grant update (owner, epoch, lanes) on pgbaton.lane to {relay};

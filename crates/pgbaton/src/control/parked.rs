@@ -78,6 +78,8 @@ pub struct ParkedMessage {
     pub code: Option<String>,
     /// Whether later messages of its key wait behind it.
     pub holds: bool,
+    /// Whether it was discarded, and is here only to be left out: a row of an adopted table.
+    pub given_up: bool,
     /// The id of the message that it waits behind.
     pub behind: Option<String>,
     /// Its id in the outbox.
@@ -105,6 +107,7 @@ impl ParkedMessage {
     #[must_use]
     pub fn fate(&self) -> String {
         match (&self.dead_at, &self.behind, &self.next_at) {
+            (Some(_), _, _) if self.given_up => "given up; its row is left out".to_owned(),
             (Some(at), _, _) if self.holds => format!("dead since {at}; its key waits for it"),
             (Some(at), _, _) => format!("dead since {at}; its key goes on"),
             (None, Some(behind), _) => format!("waits behind {behind}"),
@@ -300,6 +303,7 @@ fn message(row: &Row) -> Result<ParkedMessage, Error> {
         attempts: row.try_get("attempts")?,
         code: row.try_get("code")?,
         holds: row.try_get("holds")?,
+        given_up: row.try_get("given_up")?,
         behind: row.try_get("behind")?,
         log_id: row.try_get("log_id")?,
         row_id: row.try_get("row_id")?,

@@ -58,10 +58,10 @@ pub async fn confirm(database: &Database) -> Result<(), Error> {
     migrate::check(&connection).await?;
     connection.open(Access::Write).await?;
     let rows = connection.then(sql::CONFIRM, &[]).await?;
+    if let Some(why) = rows.first().map(|row| row.try_get::<_, Option<String>>("why")).transpose()?.flatten() {
+        return Err(Error::refused(why, "Nothing was changed"));
+    }
     audit::write(&connection, ("confirm", None), &serde_json::json!({}), None).await?;
     connection.commit(sql::INCARNATION, &[]).await?;
-    match rows.first().map(|row| row.try_get::<_, Option<String>>("why")).transpose()?.flatten() {
-        None => Ok(()),
-        Some(why) => Err(Error::refused(why, "Nothing was changed")),
-    }
+    Ok(())
 }

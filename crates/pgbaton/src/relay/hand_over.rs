@@ -47,6 +47,8 @@ struct Hand {
     refused: BTreeMap<usize, RefusedBefore>,
     /// Nothing more could be taken into the batch to be tried.
     alone: bool,
+    /// As much is in flight as may be, so that nothing else can be tried, and all but what is left of it went through.
+    full: bool,
     backoff: Backoff,
     /// Calls in a row of which it is not known whether they have written something, although the sink could be opened again.
     unsure: u32,
@@ -100,6 +102,7 @@ impl LaneTask {
             stopped: false,
             refused: BTreeMap::new(),
             alone: false,
+            full: false,
             backoff: Backoff::new(Duration::from_millis(100), self.relay.spec.pace.retry_cap),
             unsure: 0,
         };
@@ -238,7 +241,9 @@ impl LaneTask {
             self.wait_for_the_sink().await?;
             // What follows is tried together with this.
             let before = batch.messages.len();
-            hand.alone = self.try_more(batch).await? == More::None;
+            let more = self.try_more(batch).await?;
+            hand.alone = more == More::None;
+            hand.full = more == More::Later && hand.delivered;
             hand.left.extend(before..batch.messages.len());
         } else if nobody {
             self.pause(pause).await?;
@@ -283,7 +288,7 @@ impl LaneTask {
         let mut waits: HashSet<i64> = HashSet::new();
         refusing.retain(|refusing| {
             let (attempts, since) = batch.attempts(refusing.place);
-            let proven = hand.refused.get(&refusing.place).is_some_and(|before| before.proven);
+            let proven = hand.full || hand.refused.get(&refusing.place).is_some_and(|before| before.proven);
             let refused = Refused {
                 meaning: refusing.meaning,
                 asked: refusing.asked,

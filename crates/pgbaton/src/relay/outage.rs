@@ -75,7 +75,9 @@ impl Outage {
         let relay = &lane.relay;
         let pause = self.with(|state| {
             state.failing.insert(lane.number);
-            state.turns.get_or_insert_with(Turns::first);
+            if state.turns.as_ref().is_none_or(|turns| turns.most > 1) {
+                state.turns = Some(Turns::first());
+            }
             let now = clock::now();
             if state.until.is_some_and(|until| now < until) {
                 return None;

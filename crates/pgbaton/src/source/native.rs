@@ -210,13 +210,18 @@ impl NativeSource {
 
     /// Writes the sink's position as this lane's, before anything else is sent: the next owner must not start further on.
     async fn record(&self, dealt: Dealt, set_back: bool) -> Result<(), Error> {
-        let written = if set_back {
+        let mut written = if set_back {
             self.write_set_back(&dealt).await?
         } else {
             self.write(std::slice::from_ref(&dealt)).await?
         };
-        match written.as_slice() {
-            [Acknowledged::Written(_)] => Ok(()),
+        match written.pop() {
+            Some(Acknowledged::Written(_)) => Ok(()),
+            Some(Acknowledged::Refused(_, error)) => Err(error),
+            Some(Acknowledged::Waits(_)) => {
+                let text = format!("{}: rows of its last batch are locked by somebody else", dealt.grant);
+                Err(Error::new(Kind::Database, text))
+            }
             _ => Err(Error::new(Kind::Database, format!("{} was lost while it was opened", dealt.grant))),
         }
     }

@@ -236,8 +236,13 @@ impl Parked {
         let mut slot = self.asker.lock().await;
         let connection = slot.take().await?;
         self.ask(&connection, here, of, lanes).await?;
-        if self.known(|known| known.filter_begins(clock::now())) {
-            self.filter(&connection, here).await?;
+        if self.known(|known| known.filter_begins(clock::now()))
+            && let Err(error) = self.filter(&connection, here).await
+        {
+            // Without one all keys are asked for.
+            tracing::debug!(relay = %self.relay, %error, "the keys of what is set aside could not be read");
+            self.known(Known::filter_failed);
+            return Ok(());
         }
         slot.put(connection);
         Ok(())

@@ -5,7 +5,7 @@ with gone as (
   delete from pgbaton.parked p
   where p.relay = $1::text and p.id = any($2::text[]) and p.dead_at is not null and p.row_id is null returning p.hash
 ), passed as (
-  update pgbaton.parked p set holds = false
-  where p.relay = $1::text and p.id = any($2::text[]) and p.dead_at is not null and p.row_id is not null and p.holds returning p.hash
+  update pgbaton.parked p set holds = false, given_up = true
+  where p.relay = $1::text and p.id = any($2::text[]) and p.dead_at is not null and p.row_id is not null and not p.given_up returning p.hash
 )
 select hash from gone union all select hash from passed

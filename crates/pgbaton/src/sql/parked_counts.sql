@@ -5,5 +5,5 @@ select r.name as relay,
   (select pg_catalog.count(*) from (
      select from pgbaton.parked p where p.relay = r.name and p.holds and p.dead_at is null limit 10000) a) as parked,
   (select pg_catalog.count(*) from (
-     select from pgbaton.parked p where p.relay = r.name and p.dead_at is not null limit 10000) d) as dead
+     select from pgbaton.parked p where p.relay = r.name and p.dead_at is not null and not p.given_up limit 10000) d) as dead
 from pg_catalog.unnest($1::text[]) as r(name)

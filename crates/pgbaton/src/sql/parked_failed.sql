@@ -3,10 +3,13 @@
 -- Parameters: $1 the relay, $2 the replica, $3 their ids, $4 how many attempts each had, and $5 when it was due then (null: it
 -- waited behind another one): said once more, it means nothing; $6 the code, $7 the text, $8 whether it counts, $9 milliseconds
 -- until the next one (null: it is dead), $10 whether later ones of its key wait behind it once it is dead.
+-- One is not tried next if an operator has brought back another one of its key meanwhile.
 -- Rows: none. Locks: their rows.
 update pgbaton.parked p
 set attempts = p.attempts + case when f.counts then 1 else 0 end,
-    next_at = pg_catalog.clock_timestamp() + f.after * interval '1 ms',
+    next_at = case when not exists (
+        select from pgbaton.parked h where h.relay = p.relay and h.hash = p.hash and h.next_at is not null and h.id <> p.id)
+      then pg_catalog.clock_timestamp() + f.after * interval '1 ms' end,
     first_at = case when f.counts then coalesce(p.first_at, pg_catalog.clock_timestamp()) else p.first_at end,
     last_at = pg_catalog.clock_timestamp(), code = f.code,
     faults = case when pg_catalog.jsonb_array_length(p.faults) >= 10 then p.faults - 0 else p.faults end

@@ -1,9 +1,9 @@
 -- A choice of messages that are set aside, in the order in which they were.
 -- Parameters: $1 the relay (null: all), $2 the lane (null: all), $3 the key (null: any), $4 the topic as LIKE has it (null: any), $5 message ids
 -- (empty: any), $6 the code of the last fault (null: any), $7 how many seconds ago they were inserted at least, $8 whether they are dead
--- (null: either), $9 only those above this number, $10 how many.
+-- and not given up (null: either), $9 only those above this number, $10 how many.
 -- Rows: one a message, with times as texts in UTC, and the id of the one it waits behind. Locks: none.
-select p.relay, p.id, p.number, l.lane, p.topic, p.key, p.size, p.attempts, p.code, p.holds, p.log_id, p.row_id, p.faults::text as faults,
+select p.relay, p.id, p.number, l.lane, p.topic, p.key, p.size, p.attempts, p.code, p.holds, p.given_up, p.log_id, p.row_id, p.faults::text as faults,
   pgbaton.utc(p.created_at) as created_at, pgbaton.utc(p.parked_at) as parked_at, pgbaton.utc(p.first_at) as first_at,
   pgbaton.utc(p.last_at) as last_at, pgbaton.utc(p.next_at) as next_at, pgbaton.utc(p.dead_at) as dead_at,
   case when p.next_at is null and p.dead_at is null then (
@@ -14,5 +14,5 @@ where ($1::text is null or p.relay = $1::text) and ($2::integer is null or l.lan
   and ($3::text is null or p.key = $3::text) and ($4::text is null or p.topic like $4::text)
   and ($5::text[] = '{}' or p.id = any($5::text[])) and ($6::text is null or p.code = $6::text)
   and p.created_at <= pg_catalog.clock_timestamp() - $7::float8 * interval '1 s'
-  and ($8::boolean is null or (p.dead_at is not null) = $8::boolean) and p.number > $9::bigint
+  and ($8::boolean is null or (p.dead_at is not null and not p.given_up) = $8::boolean) and p.number > $9::bigint
 order by p.number limit $10::bigint

@@ -2,12 +2,19 @@
 
 use std::time::Duration;
 
+use pgbaton::Database;
+use pgbaton::control::parked::{self, Deed, Selection};
 use pgbaton::source::{Acknowledged, Batch, Failed, Source};
 use proof::on_each_version;
 
-use crate::hand::{Hand, Holder, until};
+use crate::hand::{Hand, Holder, SOON, until};
 
-on_each_version!(an_acknowledgement_that_is_made_twice_counts_once, nothing_is_set_aside_under_another_epoch);
+on_each_version!(
+    an_acknowledgement_that_is_made_twice_counts_once,
+    nothing_is_set_aside_under_another_epoch,
+    what_is_brought_back_while_its_key_is_tried_is_next,
+    nothing_goes_past_a_dead_message_that_holds_its_key,
+);
 
 fn failed(after: Option<Duration>) -> Failed {
     Failed { code: "sink.test".to_owned(), text: "a test".to_owned(), counts: true, after, holds: true }
@@ -68,4 +75,50 @@ async fn nothing_is_set_aside_under_another_epoch(major: u32) {
     assert!(matches!(answer.as_slice(), [Acknowledged::LaneLost(..)]), "{answer:?}");
     let parked: i64 = hand.admin.query_one("select count(*) from pgbaton.parked", &[]).await.unwrap().get(0);
     assert_eq!(parked, 0);
+}
+
+fn dead(holds: bool) -> Failed {
+    Failed { holds, ..failed(None) }
+}
+
+/// Has the first of three messages, which is dead, tried again, as an operator would.
+async fn bring_back_the_first(hand: &Hand) {
+    let database = Database::new(hand.fixture.relay_dsn(), SOON).unwrap();
+    let id = hand.admin.query_one("select id from pgbaton.parked where topic = 'm 1'", &[]).await.unwrap().get(0);
+    let which = Selection { relay: Some("orders".to_owned()), ids: vec![id], ..Selection::default() };
+    assert_eq!(parked::act(&database, &which, Deed::Retry).await.unwrap(), 1);
+}
+
+/// A batch of the key is at the sink meanwhile, and its second message fails.
+async fn what_is_brought_back_while_its_key_is_tried_is_next(major: u32) {
+    let hand = Hand::new(major, 1).await;
+    let mut owner = hand.holder().await;
+    owner.open(&hand, 0).await;
+    hand.insert("m", "k", 3).await;
+    let mut batch = next(&mut owner).await;
+    batch.set_aside(vec![(0, Some(dead(false))), (1, Some(failed(Some(Duration::ZERO)))), (2, None)]);
+    owner.source.acknowledge(&[batch.into_dealt(0).unwrap()]).await.unwrap();
+    let mut again = next(&mut owner).await;
+    assert!(again.is_retry() && again.messages.len() == 2);
+    bring_back_the_first(&hand).await;
+    again.set_aside(vec![(1, Some(failed(Some(Duration::ZERO))))]);
+    let answer = owner.source.acknowledge(&[again.into_dealt(1).unwrap()]).await.unwrap();
+    assert!(matches!(answer.as_slice(), [Acknowledged::Written(_)]), "{answer:?}");
+    let next = next(&mut owner).await;
+    let topics: Vec<&str> = next.messages.iter().map(|message| message.topic).collect();
+    assert_eq!(topics, ["m 1", "m 3"]);
+}
+
+async fn nothing_goes_past_a_dead_message_that_holds_its_key(major: u32) {
+    let hand = Hand::new(major, 1).await;
+    let mut owner = hand.holder().await;
+    owner.open(&hand, 0).await;
+    hand.insert("m", "k", 3).await;
+    let mut batch = next(&mut owner).await;
+    batch.set_aside(vec![(0, Some(dead(false))), (1, Some(dead(true))), (2, None)]);
+    owner.source.acknowledge(&[batch.into_dealt(0).unwrap()]).await.unwrap();
+    bring_back_the_first(&hand).await;
+    let next = next(&mut owner).await;
+    let topics: Vec<&str> = next.messages.iter().map(|message| message.topic).collect();
+    assert_eq!(topics, ["m 1"]);
 }

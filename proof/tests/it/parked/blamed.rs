@@ -6,12 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use proof::endpoint::{Endpoint, Received, Reply};
+use proof::fixture::Fixture;
 use proof::on_each_version;
 
-use super::{KEYS, SOON_AGAIN, Scene, taken};
+use super::{KEYS, SOON_AGAIN, Scene, count, insert, taken};
 use crate::hand::until;
 
-on_each_version!(a_backlog_is_not_set_aside_while_everything_fails, what_is_set_aside_later_holds_its_key_too,);
+on_each_version!(
+    a_backlog_is_not_set_aside_while_everything_fails,
+    what_is_set_aside_later_holds_its_key_too,
+    a_message_is_blamed_although_nothing_more_may_be_in_flight,
+);
 
 /// A sink that answers 500 to everything: as much as may be in flight fails, and there is more that could be tried.
 async fn a_backlog_is_not_set_aside_while_everything_fails(major: u32) {
@@ -68,4 +73,35 @@ async fn what_is_set_aside_later_holds_its_key_too(major: u32) {
     // The same topic twice in a row counts once.
     let wanted: Vec<String> = [1, 3, 1].into_iter().chain(3..=20).map(|n| format!("a/{n}")).collect();
     assert_eq!(a, wanted);
+}
+
+/// All others of its batch went through, and they are as many as may be in flight: nothing else can be tried.
+async fn a_message_is_blamed_although_nothing_more_may_be_in_flight(major: u32) {
+    for answers in [true, false] {
+        let endpoint = Endpoint::start(move |received: Arc<Received>| async move {
+            if received.header("pgbaton-topic") != "bad/1" {
+                return Reply::Status(204);
+            }
+            if !answers {
+                std::future::pending::<()>().await;
+            }
+            Reply::Status(500)
+        })
+        .await
+        .unwrap();
+        let fixture = Fixture::new(major).await.unwrap();
+        let admin = fixture.admin().await.unwrap();
+        let url = endpoint.url("/");
+        let sink = format!("{{ type = \"http\", url = \"{url}\", allow_private = true, timeout = \"1s\" }}");
+        let limits = "lanes = 1\nin_flight = 10\nbatch_messages = 10";
+        let section = format!("[relays.orders]\n{limits}\nsink = {sink}\n{SOON_AGAIN}");
+        insert(&admin, &KEYS, 5).await;
+        let replica = fixture.run("r1", &section).unwrap();
+        let others = || taken(&endpoint, |received| received.header("pgbaton-key") != "bad");
+        until("it holds its key alone", async || {
+            count(&admin, "pgbaton.parked").await == 5 && others().values().map(Vec::len).sum::<usize>() == 35
+        })
+        .await;
+        drop(replica);
+    }
 }

@@ -7,6 +7,7 @@ use pgbaton::source::Source as _;
 use proof::endpoint::{Endpoint, Received, Reply};
 use proof::fixture::Fixture;
 use proof::on_each_version;
+use proof::process::Process;
 use serde_json::Value;
 
 use super::{KEYS, SOON_AGAIN, Scene, taken, topics};
@@ -21,6 +22,7 @@ on_each_version!(
     what_waits_is_tried_at_once,
     what_a_key_has_gone_past_is_tried_again,
     a_dead_row_that_is_marked_by_hand_is_forgotten,
+    a_dead_row_that_is_discarded_is_left_out,
 );
 
 /// Runs a command as the relay's role, which has to succeed. Gives what it tells with `--json`.
@@ -172,40 +174,50 @@ async fn what_a_key_has_gone_past_is_tried_again(major: u32) {
     assert_eq!(last[last.len() - 3..], topics("bad", 3));
 }
 
-/// Of an adopted table. The key waits for a person, and the person marks the row, as ever.
-async fn a_dead_row_that_is_marked_by_hand_is_forgotten(major: u32) {
+const ROWS: &str = r#"insert into app."Outbox" (site_id, topic, payload, created_at)
+                      select k, k || '/' || n, '{}', now() + n * interval '1 ms'
+                      from generate_series(1, 3) n, unnest($1::text[]) k"#;
+
+/// An adopted table of which one row is dead, and its key waits.
+async fn adopted_scene(major: u32) -> (Endpoint, Adopted, Process) {
     let endpoint = Endpoint::start(|received: Arc<Received>| async move {
         Reply::Status(if received.header("pgbaton-topic") == "bad/1" { 400 } else { 204 })
     })
     .await
     .unwrap();
     let adopted = Adopted::new(major).await;
-    let sql = r#"insert into app."Outbox" (site_id, topic, payload, created_at)
-                 select k, k || '/' || n, '{}', now() + n * interval '1 ms'
-                 from generate_series(1, 3) n, unnest($1::text[]) k"#;
-    adopted.admin.execute(sql, &[&KEYS.as_slice()]).await.unwrap();
+    adopted.admin.execute(ROWS, &[&KEYS.as_slice()]).await.unwrap();
     let sink = format!("{{ type = \"http\", url = \"{}\", allow_private = true }}", endpoint.url("/"));
     let text = format!("[relays.orders]\nlanes = 4\nsink = {sink}\n{SOON_AGAIN}\n{SOURCE}");
     let replica = adopted.fixture.run("r1", &text).unwrap();
     until("its key waits", async || adopted.count("pgbaton.parked").await == 3).await;
-    // What is discarded stays there, so that no look finds it, and its key goes on.
-    told(&adopted.fixture, &["dead", "discard", "orders", "--all", "--yes"]).await;
-    until("its key goes on", async || adopted.count("pgbaton.parked").await == 1).await;
-    assert_eq!(taken(&endpoint, |received| received.header("pgbaton-topic") != "bad/1")["bad"], ["bad/2", "bad/3"]);
-    // As if it had not been: its key waits again.
-    adopted.execute("update pgbaton.parked set holds = true").await;
-    adopted
-        .execute(
-            r#"insert into app."Outbox" (site_id, topic, payload, created_at) values ('bad', 'bad/4', '{}', now())"#,
-        )
-        .await;
-    until("its key waits again", async || adopted.count("pgbaton.parked").await == 2).await;
+    (endpoint, adopted, replica)
+}
+
+/// The key waits for a person, and the person marks the row, as ever.
+async fn a_dead_row_that_is_marked_by_hand_is_forgotten(major: u32) {
+    let (endpoint, adopted, replica) = adopted_scene(major).await;
     let another = Steps::another(&adopted, 4).await;
     another.source.check().await.unwrap();
-    assert_eq!(adopted.count("pgbaton.parked").await, 2, "it is pending");
+    assert_eq!(adopted.count("pgbaton.parked").await, 3, "it is pending");
     adopted.execute(r#"update app."Outbox" set published_at = now() where topic = 'bad/1'"#).await;
     // As every replica does once a minute.
     another.source.check().await.unwrap();
     until("its key goes on", async || adopted.count("pgbaton.parked").await == 0).await;
+    assert_eq!(taken(&endpoint, |received| received.header("pgbaton-topic") != "bad/1")["bad"], ["bad/2", "bad/3"]);
+    drop(replica);
+}
+
+/// It stays where it is, so that no look finds it, and its key goes on.
+async fn a_dead_row_that_is_discarded_is_left_out(major: u32) {
+    let (endpoint, adopted, replica) = adopted_scene(major).await;
+    told(&adopted.fixture, &["dead", "discard", "orders", "--all", "--yes"]).await;
+    until("its key goes on", async || adopted.count("pgbaton.parked").await == 1).await;
+    let arrived = |endpoint: &Endpoint| taken(endpoint, |received| received.header("pgbaton-topic") != "bad/1");
+    assert_eq!(arrived(&endpoint)["bad"], ["bad/2", "bad/3"]);
+    assert_eq!(told(&adopted.fixture, &["dead", "list"]).await["messages"].as_array().unwrap().len(), 0);
+    let retried = told(&adopted.fixture, &["dead", "retry", "orders", "--all", "--yes"]).await;
+    assert_eq!(retried["messages"], 0, "what was given up stays so");
+    assert_eq!(adopted.pending().await, 1);
     drop(replica);
 }

@@ -144,6 +144,11 @@ impl Known {
         begins
     }
 
+    /// It did not come.
+    pub(super) fn filter_failed(&mut self) {
+        self.since = None;
+    }
+
     /// It has all keys, as they were when it began. What was opened since may have had others before.
     pub(super) fn filtered(&mut self, mut filter: Filter) {
         filter.fold();

@@ -186,8 +186,13 @@ impl TableSource {
 pub(super) async fn is_indexed(connection: &Connection, statements: &Statements) -> Result<bool, Error> {
     let (of, lanes, most) = (1_i32, Vec::<i32>::new(), 100_i64);
     let nothing: Option<&str> = None;
-    let parameters: [Parameter<'_>; 4] =
-        [(&of, Type::INT4), (&lanes, Type::INT4_ARRAY), (&most, Type::INT8), (&nothing, Type::TEXT)];
+    let parameters: [Parameter<'_>; 5] = [
+        (&of, Type::INT4),
+        (&lanes, Type::INT4_ARRAY),
+        (&most, Type::INT8),
+        (&nothing, Type::TEXT),
+        (&true, Type::BOOL),
+    ];
     let explain = explained(&statements.look);
     let [look] =
         connection.pipeline(Access::ReadTheirs, [(Verb { name: "explain", sql: &explain }, &parameters)]).await?;

@@ -98,7 +98,8 @@ impl Parts<'_> {
     fn look(&self) -> String {
         let (ids, lane, table, pending) = (self.ids(), self.lane(), self.rows(), self.pending());
         let order = self.order();
-        let texts = self.spec.id.iter().map(|id| self.id_text(id)).collect::<Vec<_>>().join(", ");
+        let texts = self.spec.id.iter().map(|id| format!("({}) collate \"C\"", self.id_text(id)));
+        let texts = texts.collect::<Vec<_>>().join(", ");
         // Another row of the same hash would wait until the one that is set aside is through: one of some 10^14 does.
         let hash = format!("pg_catalog.hash_array_extended(array[{texts}], 0)");
         format!(
