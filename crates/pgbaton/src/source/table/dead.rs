@@ -25,7 +25,9 @@ impl TableSource {
             Ok((number, id, RowId::from(row)))
         });
         let dead = dead.collect::<Result<Vec<_>, Error>>()?;
-        self.state(|state| state.dead = dead.last().map_or(0, |(number, ..)| *number));
+        // From the beginning again, once all were looked at.
+        let full = i64::try_from(dead.len()) == Ok(MOST);
+        self.state(|state| state.dead = dead.last().filter(|_| full).map_or(0, |(number, ..)| *number));
         if dead.is_empty() {
             return Ok(());
         }
