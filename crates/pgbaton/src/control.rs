@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio_postgres::Row;
 
-use crate::connection::{Access, Database, Parameter};
+use crate::connection::{Access, Connection, Database, Parameter};
 use crate::error::Error;
 use crate::migrate;
 use crate::send::{NewMessage, Sent};
@@ -18,6 +18,13 @@ pub mod rebase;
 pub mod relays;
 mod replicas;
 pub mod segments;
+
+/// A connection to a database whose schema is of this version.
+async fn checked(database: &Database) -> Result<Connection, Error> {
+    let connection = database.connect().await?;
+    migrate::check(&connection).await?;
+    Ok(connection)
+}
 
 /// Inserts one message and commits. An application sends within its own transaction instead: [`crate::send`].
 ///
@@ -86,8 +93,7 @@ pub struct Status {
 /// # Errors
 /// A database that cannot be reached, or a schema of another version.
 pub async fn status(database: &Database) -> Result<Status, Error> {
-    let connection = database.connect().await?;
-    migrate::check(&connection).await?;
+    let connection = checked(database).await?;
     let statements = [(sql::REPLICAS, &[][..]), (sql::STATUS, &[]), (sql::CEILING, &[])];
     let [replicas, lanes, ceiling] = connection.pipeline(Access::Look, statements).await?;
     let mut status = Status { last_number: native::number(&ceiling)?, replicas: Vec::new(), lanes: Vec::new() };

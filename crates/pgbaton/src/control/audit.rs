@@ -4,9 +4,9 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio_postgres::types::Type;
 
+use super::checked;
 use crate::connection::{Access, Connection, Database, Parameter};
 use crate::error::{Error, Kind};
-use crate::migrate;
 use crate::sql;
 
 /// Something that was done.
@@ -33,8 +33,7 @@ pub struct Deed {
 /// # Errors
 /// A database that cannot be reached, or a schema of another version.
 pub async fn list(database: &Database, relay: Option<&str>, most: i64) -> Result<Vec<Deed>, Error> {
-    let connection = database.connect().await?;
-    migrate::check(&connection).await?;
+    let connection = checked(database).await?;
     let parameters: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&most, Type::INT8)];
     let [rows] = connection.pipeline(Access::Look, [(sql::AUDIT, &parameters)]).await?;
     let deed = |row: &tokio_postgres::Row| {

@@ -10,10 +10,9 @@ use serde_json::value::RawValue;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::audit;
+use super::{audit, checked};
 use crate::connection::{Access, Connection, Database, Parameter};
 use crate::error::{Error, Kind};
-use crate::migrate;
 use crate::source::native::like;
 use crate::sql;
 
@@ -258,12 +257,6 @@ async fn act_on(
     audit::write(connection, (deed.name(), Some(relay)), which, Some(count)).await?;
     connection.commit(sql::INCARNATION, &[]).await?;
     Ok(count)
-}
-
-async fn checked(database: &Database) -> Result<Connection, Error> {
-    let connection = database.connect().await?;
-    migrate::check(&connection).await?;
-    Ok(connection)
 }
 
 async fn chosen(

@@ -5,10 +5,9 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio_postgres::types::Type;
 
-use super::{audit, replicas};
+use super::{audit, checked, replicas};
 use crate::connection::{Access, Connection, Database, Parameter};
 use crate::error::Error;
-use crate::migrate;
 use crate::sql;
 
 /// A registered relay, as the database knows it.
@@ -60,12 +59,6 @@ async fn list_on(connection: &Connection) -> Result<Vec<RelayStatus>, Error> {
             })
         })
         .collect()
-}
-
-async fn checked(database: &Database) -> Result<Connection, Error> {
-    let connection = database.connect().await?;
-    migrate::check(&connection).await?;
-    Ok(connection)
 }
 
 async fn find(connection: &Connection, name: &str) -> Result<RelayStatus, Error> {

@@ -89,15 +89,7 @@ impl TableSource {
         };
         let (nothing_to_fetch, nothing_to_mark, no_rows) =
             (self.nothing_to_fetch(), self.nothing_to_mark(), self.no_rows());
-        let (of, lanes, most) = (1_i32, Vec::<i32>::new(), 100_i64);
-        let nothing: Option<&str> = None;
-        let look: [Parameter<'_>; 5] = [
-            (&of, Type::INT4),
-            (&lanes, Type::INT4_ARRAY),
-            (&most, Type::INT8),
-            (&nothing, Type::TEXT),
-            (&true, Type::BOOL),
-        ];
+        let look = look_of_all(&100);
         let Statements { look: sql, fetch, mark, mark_changed, still, behind, .. } = statements;
         let explained = [sql, fetch, mark, mark_changed, still, behind].map(|sql| explained(sql));
         let [look_of, fetch, mark, mark_changed, still, behind] = &explained;
@@ -181,21 +173,24 @@ impl TableSource {
     }
 }
 
+/// What a look is asked for where all rows are one lane's, and none is set aside.
+pub(super) fn look_of_all(most: &i64) -> [Parameter<'_>; 5] {
+    [
+        (&1_i32, Type::INT4),
+        (NO_INTEGERS, Type::INT4_ARRAY),
+        (most, Type::INT8),
+        (&None::<&str>, Type::TEXT),
+        (&true, Type::BOOL),
+    ]
+}
+
 /// Whether the server walks an index of just what is pending. Without one a look reads the whole table and sorts what is pending,
 /// or walks over all that was marked: it works, and costs more the more there is.
 pub(super) async fn is_indexed(connection: &Connection, statements: &Statements) -> Result<bool, Error> {
-    let (of, lanes, most) = (1_i32, Vec::<i32>::new(), 100_i64);
-    let nothing: Option<&str> = None;
-    let parameters: [Parameter<'_>; 5] = [
-        (&of, Type::INT4),
-        (&lanes, Type::INT4_ARRAY),
-        (&most, Type::INT8),
-        (&nothing, Type::TEXT),
-        (&true, Type::BOOL),
-    ];
     let explain = explained(&statements.look);
-    let [look] =
-        connection.pipeline(Access::ReadTheirs, [(Verb { name: "explain", sql: &explain }, &parameters)]).await?;
+    let [look] = connection
+        .pipeline(Access::ReadTheirs, [(Verb { name: "explain", sql: &explain }, &look_of_all(&100))])
+        .await?;
     walks_what_is_pending(connection, &look).await
 }
 

@@ -2,17 +2,16 @@
 //! rows can become messages. Reads only, with the statements that a relay would use.
 
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
 
 use super::TableSource;
 use super::catalogue::Shape;
-use super::check::is_indexed;
+use super::check::{is_indexed, look_of_all};
 use super::definition::TableSpec;
 use super::pending::pending as read_pending;
 use super::row::{content, message_id, without_payload};
 use super::statements::Statements;
 use super::taken::RowId;
-use crate::connection::{Access, Connection, Parameter, incarnation};
+use crate::connection::{Access, Connection, incarnation};
 use crate::error::{Error, Kind};
 use crate::source::Behind;
 use crate::source::brought::INLINE_BYTES;
@@ -49,18 +48,9 @@ impl TableSource {
         let statements = self.statements()?;
         let mut slot = self.reader.lock().await;
         let connection = slot.take().await?;
-        let (of, lanes) = (1_i32, Vec::<i32>::new());
-        let nothing: Option<&str> = None;
-        let parameters: [Parameter<'_>; 5] = [
-            (&of, Type::INT4),
-            (&lanes, Type::INT4_ARRAY),
-            (&most, Type::INT8),
-            (&nothing, Type::TEXT),
-            (&true, Type::BOOL),
-        ];
         let look = Verb { name: "look", sql: &statements.look };
         let [found, rows] =
-            connection.pipeline(Access::ReadTheirs, [(sql::INCARNATION, &[]), (look, &parameters)]).await?;
+            connection.pipeline(Access::ReadTheirs, [(sql::INCARNATION, &[]), (look, &look_of_all(&most))]).await?;
         let here = incarnation(&found)?;
         let columns = self.spec.id.len();
         let ids = rows.iter().map(|row| RowId::read(row, 0, columns)).collect::<Result<Vec<_>, _>>()?;
