@@ -398,6 +398,10 @@ mod tests {
             taken.next(&asked, each, most).iter().map(|(_, rows)| rows.len()).collect::<Vec<_>>()
         };
         assert_eq!(sizes(&taken, 100, 100), [10, 10]);
+        assert_eq!(taken.lacks(&asked), Lacks::None);
+        taken.take(asked[0], 10, &[]);
+        assert_eq!((taken.lacks(&asked), taken.lacks(&asked[..1])), (Lacks::Some, Lacks::All));
+        taken.found(&asked, (0..20).map(|n| (n % 2, row(&n.to_string()))));
         assert_eq!(sizes(&taken, 3, 100), [3, 3]);
         assert_eq!(sizes(&taken, 100, 7), [4, 4]);
         taken.block(asked[0], at(1));
@@ -416,7 +420,7 @@ mod tests {
         look(&mut taken, &asked, 0, &["bad", "behind it"]);
         taken.block(asked[0], at(10));
         assert_eq!((taken.to_look_for(&asked), taken.blocked()), (vec![asked[1]], BTreeSet::from([0])));
-        assert_eq!((taken.lacks(&asked), taken.lacks(&asked[..1])), (Lacks::Some, Lacks::None));
+        assert_eq!((taken.lacks(&asked), taken.lacks(&asked[..1])), (Lacks::All, Lacks::None));
         // Whatever a look brings of it has no effect.
         look(&mut taken, &asked, 0, &["another"]);
         assert_eq!(next(&taken, &asked), []);
