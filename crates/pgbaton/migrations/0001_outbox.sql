@@ -238,6 +238,7 @@ create table pgbaton.lane (
   lanes integer not null,
   owner uuid references pgbaton.replica on delete set null,
   epoch bigint  not null default 0,
+  deaths integer not null default 0,  -- owners in a row that died before they had held it for a minute
   primary key (relay, lane),
   check (lanes > 0 and lanes & (lanes - 1) = 0 and lane >= 0 and lane < lanes)
 ) with (fillfactor = 50);
@@ -328,6 +329,10 @@ create table pgbaton.parked (
   holds        boolean     not null default true,
   -- A dead row of an adopted table that was discarded: it is here that looks leave it out, and for nothing else.
   given_up     boolean     not null default false,
+  -- It may have killed its lane's owners: it is tried alone, after it was written down who does. How many died doing that.
+  suspect      boolean     not null default false,
+  trying       uuid,
+  deaths       integer     not null default 0,
   parked_at    timestamptz not null default pg_catalog.clock_timestamp(),
   primary key (relay, id),
   check ((xid is null) = (log_id is null) and (log_id is null) <> (row_id is null)),
@@ -339,6 +344,7 @@ create unique index parked_head on pgbaton.parked (relay, hash) where next_at is
 create index parked_due on pgbaton.parked (relay, next_at) where next_at is not null;
 create index parked_lane on pgbaton.parked (relay, (hash & 4095)) where holds;  -- no relay has more lanes
 create index parked_dead on pgbaton.parked (relay, dead_at) where dead_at is not null;
+create index parked_trying on pgbaton.parked (trying) where trying is not null;
 create index parked_row on pgbaton.parked (relay, row_hash) where row_id is not null;
 
 -- What operators have done: by whom is the login role, which nobody chooses by himself.

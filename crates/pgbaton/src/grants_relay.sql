@@ -8,7 +8,7 @@ grant insert on pgbaton.relay, pgbaton.lane, pgbaton.replica, pgbaton.position t
 grant insert (what, relay, details, messages) on pgbaton.audit to {relay};
 grant insert, update, delete on pgbaton.parked to {relay};
 grant update (lanes) on pgbaton.relay to {relay};
-grant update (owner, epoch, lanes) on pgbaton.lane to {relay};
+grant update (owner, epoch, lanes, deaths) on pgbaton.lane to {relay};
 grant update (beat, relays), delete on pgbaton.replica to {relay};
 grant update (timeline) on pgbaton.home to {relay};
 grant update (leaf) on pgbaton.position_leaf to {relay};

@@ -34,6 +34,7 @@ mod held;
 mod outage;
 mod publish;
 mod read;
+mod suspects;
 mod wake;
 
 pub(crate) use outage::Outage;
@@ -213,6 +214,8 @@ pub(crate) struct Relay {
     refused: Mutex<BTreeSet<i32>>,
     /// A person has to look at what is read.
     unreadable: AtomicBool,
+    /// One turn at trying a suspect, for all relays of the process.
+    suspects: Arc<Semaphore>,
     /// Turns at opening a lane at the sink.
     openings: Semaphore,
 }

@@ -82,6 +82,14 @@ pub trait Source: Send + Sync {
     /// Nothing is known then; it may be asked again.
     async fn held(&self, batch: &Batch) -> Result<Vec<usize>, Error>;
 
+    /// Writes down, durably and only if the lane is still held under the batch's epoch, that a suspect is about to be tried, or that
+    /// it was and its owner lives. Gives how many owners have died trying it before; `None` if the lane was lost, or the message is
+    /// no longer set aside.
+    ///
+    /// # Errors
+    /// Whether it was written is then unknown; it may be repeated.
+    async fn trying(&self, suspect: &Batch, begins: bool) -> Result<Option<u32>, Error>;
+
     /// Writes how far lanes have been dealt with, each only if it is still held under the given epoch, in the
     /// incarnation its bookmark names. Where a bookmark does not cover those before it, several of one lane come in order, and
     /// stand or fall together. Answers once for each lane.

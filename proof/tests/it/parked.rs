@@ -16,6 +16,7 @@ mod adopted;
 mod attempts;
 mod blamed;
 mod commands;
+mod killers;
 mod kills;
 mod outage;
 mod stuck;

@@ -96,6 +96,13 @@ codes! {
             "The fault says why. Change the row, or have `pending` leave it out; it is looked at every 10 s";
     }
 
+    /// Of the relay itself.
+    relay {
+        DIED = "relay.died", Retry,
+            "Replicas have died one after the other while they had this message, or while they tried it alone",
+            "What they died of: their logs, the kernel's on memory. The message may be why once the text says that it was tried alone";
+    }
+
     /// Of any sink.
     sink {
         SILENT = "sink.silent", Down,

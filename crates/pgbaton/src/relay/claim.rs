@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -30,12 +30,14 @@ use crate::source::native;
 use crate::vitals::Vitals;
 use crate::{history, housekeeping, migrate};
 
+mod deaths;
 mod look;
 mod renew;
 mod start;
 mod tell;
 mod unattended;
 
+use deaths::Deaths;
 use renew::Renewer;
 use unattended::Unattended;
 
@@ -67,6 +69,7 @@ pub(crate) struct Identity {
     /// The incarnation that everything in memory belongs to.
     here: watch::Sender<Incarnation>,
     held: HashMap<Grant, Held>,
+    deaths: Deaths,
     lanes: JoinSet<LaneEnded>,
     /// Tasks that never end while this identity lives.
     tasks: JoinSet<Result<(), Error>>,
@@ -120,13 +123,13 @@ impl Identity {
         let mut slot = Slot::new(spec.database.clone());
         let connection = slot.take().await?;
         migrate::check(&connection).await?;
-        let look_again = Arc::new(Notify::new());
+        let (look_again, suspects) = (Arc::new(Notify::new()), Arc::new(Semaphore::new(1)));
         let mut tasks = JoinSet::new();
         let mut relays = HashMap::new();
         for relay in &spec.relays {
             let name = relay.name.clone();
             let capabilities = capabilities.get(&name).cloned();
-            let relay = start::relay(relay, id, replica, capabilities, &look_again, &mut tasks);
+            let relay = start::relay(relay, id, replica, capabilities, (&look_again, &suspects), &mut tasks);
             relay.source.check().await?;
             look::register(&connection, &relay.spec).await?;
             relays.insert(name, relay);
@@ -172,6 +175,7 @@ impl Identity {
             watch,
             here,
             held,
+            deaths: Deaths::default(),
             lanes,
             tasks,
             look_again,
@@ -358,11 +362,13 @@ impl Identity {
             }
         }
         self.give_back(connection, &idle, false).await?;
+        self.survive(connection).await?;
         self.continue_held(connection).await?;
         if !claims.is_empty() && !self.leaving && self.watch.may_claim(clock::now()) {
             let here = self.here.borrow().clone();
             let sent = history::now();
             let claimed = look::claim(connection, self.id, &here, &claims).await?;
+            let claimed = self.deaths.of_claims(claimed, clock::now());
             history::claimed(self.id, sent, &here, &claimed);
             tell::claimed(&claimed);
             for grant in claimed {
@@ -373,6 +379,18 @@ impl Identity {
             let held = self.held.keys().map(|grant| &grant.lane).filter(|lane| lane.relay == *name);
             relay.owns(&held.map(|lane| lane.number).collect::<BTreeSet<_>>());
         }
+        Ok(())
+    }
+
+    /// Lanes that were held for long enough.
+    async fn survive(&mut self, connection: &Connection) -> Result<(), Error> {
+        self.deaths.keep(|grant| self.held.contains_key(grant));
+        let survived = self.deaths.survived(clock::now());
+        if survived.is_empty() {
+            return Ok(());
+        }
+        look::survived(connection, self.id, &survived).await?;
+        self.deaths.keep(|grant| !survived.contains(grant));
         Ok(())
     }
 
@@ -399,7 +417,9 @@ impl Identity {
                 history::raised(self.id, sent, &here, &grant, epoch);
                 tracing::warn!(%grant, sink = %by, raised = %epoch, "the sink knew this epoch: raised above it");
                 self.held.remove(&grant);
-                self.start(Grant { lane: grant.lane, epoch }, Opening::First);
+                let raised = Grant { lane: grant.lane.clone(), epoch };
+                self.deaths.raised(&grant, &raised);
+                self.start(raised, Opening::First);
             }
         }
         Ok(())
@@ -416,6 +436,7 @@ impl Identity {
             lease: self.lease.clone(),
             orders: orders.subscribe(),
             stop: stop.subscribe(),
+            deaths: self.deaths.of(&grant),
         };
         self.held.insert(grant, Held::Running { orders, stop });
         self.lanes.spawn(publish::run(start));

@@ -129,6 +129,10 @@ impl LaneTask {
         let relay = std::sync::Arc::clone(&self.relay);
         let turn = self.wait_for(relay.outage.turn()).await?;
         (hand.took, hand.stopped) = (false, false);
+        if self.is_deadly(batch).await? {
+            hand.left.clear();
+            return Ok(Handed::Done);
+        }
         let number = self.batch + 1;
         let next = Opaque::new(number, &batch.bookmark().map_err(LaneEnd::Refused)?);
         let part = Part::whole(&batch.messages, self.holds.as_ref(), &next);
@@ -172,6 +176,7 @@ impl LaneTask {
                 Ok(Handed::Done)
             }
             Err(error) => {
+                self.has_survived(batch).await?;
                 if self.recover(&error, &next, &mut hand.backoff).await? {
                     self.relay.outage.over(&self.flow.grant.lane);
                     let part = Part::whole(&batch.messages, None, &next).rest(hand.tried());
@@ -304,7 +309,7 @@ impl LaneTask {
             if after.is_some() || holds {
                 waits.extend(batch.hashes().get(refusing.place));
             }
-            aside.push((refusing.place, Some(Failed { code, text, counts, after, holds })));
+            aside.push((refusing.place, Some(Failed { code, text, counts, after, holds, suspect: false })));
             false
         });
         if aside.is_empty() {
@@ -338,6 +343,12 @@ impl LaneTask {
         let refused: HashSet<i64> = refusing.iter().filter_map(|refusing| hash(refusing.place)).copied().collect();
         (hand.alone || ((hand.took || batch.is_retry()) && self.flow.waiting() == 0))
             && hand.left.iter().all(|place| hash(*place).is_some_and(|hash| refused.contains(hash)))
+    }
+
+    /// These are dead, for another reason than an answer of the sink.
+    pub(super) fn give_up(&mut self, batch: &mut Batch, dead: Vec<(usize, Option<Failed>)>) {
+        self.tell_of_aside(batch, &dead);
+        batch.set_aside(dead);
     }
 
     fn tell_of_aside(&mut self, batch: &Batch, aside: &[(usize, Option<Failed>)]) {

@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -12,6 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::acknowledge::Note;
 use super::hand_over::Handed;
 use super::held::Held;
+use super::suspects::Suspicion;
 use super::{Flow, Relay};
 use crate::clock::{self, Deadline, SharedLease};
 use crate::error::{Error, Kind};
@@ -42,6 +44,8 @@ pub(crate) struct LaneStart {
     pub(crate) lease: SharedLease,
     pub(crate) orders: watch::Receiver<Order>,
     pub(crate) stop: watch::Receiver<bool>,
+    /// Owners of the lane that died one after the other before this one.
+    pub(crate) deaths: Arc<AtomicU32>,
 }
 
 /// What the owner of the lane's task wants of it.
@@ -153,6 +157,7 @@ async fn take_up(start: &mut LaneStart, deadline: Deadline, told_of: Arc<history
         awaits: false,
         held: None,
         told: Reminder::default(),
+        suspicion: Suspicion::new(Arc::clone(&start.deaths), relay.spec.limits.in_flight),
     })
 }
 
@@ -282,6 +287,7 @@ pub(super) struct LaneTask {
     pub(super) held: Option<Held>,
     /// What was told of messages that are set aside.
     pub(super) told: Reminder,
+    pub(super) suspicion: Suspicion,
 }
 
 impl LaneTask {
@@ -296,6 +302,9 @@ impl LaneTask {
             // The reader's end is held by this task's own flow.
             let Some(batch) = batch else { return LaneEnd::Reopen };
             self.relay.flows.room.notify_one();
+            if !self.has_its_turn(&batch) {
+                continue;
+            }
             self.bytes = batch.messages.bytes();
             if let Err(end) = self.deal_with(batch).await {
                 // A lane ordered to drain in the middle of a batch gives back what it has finished.
@@ -368,6 +377,7 @@ impl LaneTask {
             // More of them if further batches are taken into it: such a one is not divided.
             self.messages = messages;
             self.leave_out_what_waits(&mut part, &failed).await?;
+            self.suspect(&mut part);
             if let Handed::Divide = self.hand_over(&mut part).await? {
                 let rest = part.split_off(part.messages.len() / 2);
                 let of_rest = rest.messages.len();
@@ -383,6 +393,7 @@ impl LaneTask {
         }
         if retry {
             self.wait_for_acknowledgements(0).await?;
+            self.suspicion.ends_turn();
             let now = clock::now();
             // What only fails takes no more than a twentieth of the lane's time.
             self.flow.retries_from(if delivered {
@@ -403,6 +414,7 @@ impl LaneTask {
         let awaited = changes_parked || (messages > 0 && self.one_batch_at_a_time());
         self.awaits |= changes_parked;
         self.dealt += 1;
+        self.suspicion.dealt(messages);
         self.relay.dealt.send(Note::Dealt { dealt, messages, awaited }).map_err(|_| LaneEnd::Stopped)
     }
 
@@ -460,7 +472,7 @@ impl LaneTask {
     }
 
     fn one_batch_at_a_time(&self) -> bool {
-        self.relay.source.one_batch_at_a_time(self.keeps_position())
+        self.suspicion.is_careful() || self.relay.source.one_batch_at_a_time(self.keeps_position())
     }
 
     pub(super) fn keeps_position(&self) -> bool {

@@ -2,6 +2,7 @@
 //!
 //! A batch can be divided, and messages can be set aside from it: what it says of how far its lane is stays true.
 
+use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -85,6 +86,8 @@ pub(super) struct Aside {
     pub(super) row: AsideRow,
     /// What came of trying it; `None`: it waits behind another one of its key.
     pub(super) failed: Option<Failed>,
+    /// It may have killed its lane's owners.
+    pub(super) suspect: bool,
 }
 
 impl Aside {
@@ -257,7 +260,7 @@ impl Batch {
                             })
                         }
                     };
-                    Some(Aside { hash, row, failed })
+                    Some(Aside { hash, row, failed, suspect: false })
                 });
                 self.parked.aside.extend(aside);
             }
@@ -272,6 +275,22 @@ impl Batch {
             }
         }
         self.leave_out(&places);
+    }
+
+    /// Whether it is one message that may have killed its lane's owners, and is tried alone.
+    #[must_use]
+    pub fn is_suspect(&self) -> bool {
+        self.seen.as_ref().is_some_and(|seen| seen.iter().any(|seen| seen.suspect))
+    }
+
+    /// Sets all of it aside, for each to be tried alone, in order for each key: one of them may have killed the lane's owners.
+    pub fn suspect(&mut self, why: &Failed) {
+        let mut keys = HashSet::new();
+        let first = |(place, hash): (usize, &i64)| (place, keys.insert(*hash).then(|| why.clone()));
+        let which = self.hashes.iter().enumerate().map(first).collect();
+        let before = self.parked.aside.len();
+        self.set_aside(which);
+        self.parked.aside.iter_mut().skip(before).for_each(|aside| aside.suspect = true);
     }
 
     fn leave_out(&mut self, places: &[usize]) {

@@ -132,6 +132,12 @@ impl NativeSource {
         f(&mut self.log.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The incarnation that an open lane belongs to.
+    fn here(&self, grant: &Grant) -> Result<Incarnation, Error> {
+        let here = self.log(|log| log.incarnation.clone());
+        here.ok_or_else(|| Error::new(Kind::Database, format!("{grant}: it was closed meanwhile")))
+    }
+
     /// Compares an answer's incarnation with the one that everything in memory belongs to.
     fn same_incarnation(&self, found: &Incarnation) -> Result<(), Error> {
         self.log(|log| match &log.incarnation {
@@ -352,11 +358,11 @@ impl Source for NativeSource {
     }
 
     async fn held(&self, batch: &Batch) -> Result<Vec<usize>, Error> {
-        let Some(here) = self.log(|log| log.incarnation.clone()) else {
-            let text = format!("{}: it was closed meanwhile", batch.grant);
-            return Err(Error::new(Kind::Database, text));
-        };
-        self.parked.waiting(&here, batch).await
+        self.parked.waiting(&self.here(&batch.grant)?, batch).await
+    }
+
+    async fn trying(&self, suspect: &Batch, begins: bool) -> Result<Option<u32>, Error> {
+        self.parked.trying(&self.here(&suspect.grant)?, suspect, begins).await
     }
 
     async fn acknowledge(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error> {

@@ -41,6 +41,9 @@ pub struct Failed {
     pub after: Option<Duration>,
     /// Whether later messages of its key wait behind it once it is dead.
     pub holds: bool,
+    /// Whether it may have killed its lane's owners, and is to be tried alone.
+    #[serde(default)]
+    pub suspect: bool,
 }
 
 /// A row that cannot be a message is looked at again so much later: somebody may change it.
@@ -55,7 +58,7 @@ impl Failed {
     /// Of a row that cannot be a message for this reason.
     pub(super) fn unfit(why: &Error) -> Self {
         let (code, text) = (codes::source::UNFIT.name.to_owned(), why.in_words());
-        Self { code, text, counts: false, after: Some(UNFIT_AGAIN), holds: true }
+        Self { code, text, counts: false, after: Some(UNFIT_AGAIN), holds: true, suspect: false }
     }
 }
 
@@ -68,6 +71,8 @@ pub struct Seen {
     pub since: Duration,
     /// When it was due; `None`: it waits behind another one.
     due: Option<SystemTime>,
+    /// It may have killed its lane's owners: it is tried alone.
+    pub suspect: bool,
 }
 
 /// What became of messages that had been set aside, by message id.
@@ -120,28 +125,32 @@ pub(super) struct Attempts<'a> {
     counts: Vec<bool>,
     after: Vec<Option<i64>>,
     holds: Vec<bool>,
+    suspects: Vec<bool>,
 }
 
 impl<'a> Attempts<'a> {
-    pub(super) fn of(all: impl IntoIterator<Item = Option<&'a Failed>>) -> Self {
+    /// Each with whether the message may have killed its lane's owners.
+    pub(super) fn of(all: impl IntoIterator<Item = (Option<&'a Failed>, bool)>) -> Self {
         let mut columns = Self::default();
-        for failed in all {
+        for (failed, suspect) in all {
             columns.codes.push(failed.map(|failed| failed.code.as_str()));
             columns.texts.push(failed.map_or("", |failed| failed.text.as_str()));
             columns.counts.push(failed.is_some_and(|failed| failed.counts));
             columns.after.push(failed.and_then(|failed| failed.after).map(millis));
             columns.holds.push(failed.is_none_or(|failed| failed.holds));
+            columns.suspects.push(suspect);
         }
         columns
     }
 
-    pub(super) fn parameters(&self) -> [Parameter<'_>; 5] {
+    pub(super) fn parameters(&self) -> [Parameter<'_>; 6] {
         [
             (&self.codes, Type::TEXT_ARRAY),
             (&self.texts, Type::TEXT_ARRAY),
             (&self.counts, Type::BOOL_ARRAY),
             (&self.after, Type::INT8_ARRAY),
             (&self.holds, Type::BOOL_ARRAY),
+            (&self.suspects, Type::BOOL_ARRAY),
         ]
     }
 }
@@ -314,6 +323,30 @@ impl Parked {
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 
+    /// Writes down that this suspect is about to be tried, or was. Gives how many owners have died trying it; `None` if the lane is no
+    /// longer ours, or it is no longer set aside.
+    pub(super) async fn trying(&self, here: &Incarnation, suspect: &Batch, begins: bool) -> Result<Option<u32>, Error> {
+        let Some(message) = suspect.messages.get(0) else { return Ok(None) };
+        let (relay, grant) = (self.relay.as_str(), &suspect.grant);
+        let locks: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&vec![grant.lane.number], Type::INT4_ARRAY)];
+        let parameters: [Parameter<'_>; 7] = [
+            (&relay, Type::TEXT),
+            (&self.replica.0, Type::UUID),
+            (&here.to_string(), Type::TEXT),
+            (&grant.lane.number, Type::INT4),
+            (&grant.epoch.0, Type::INT8),
+            (&message.id, Type::TEXT),
+            (&begins, Type::BOOL),
+        ];
+        let mut slot = self.asker.lock().await;
+        let connection = slot.take().await?;
+        connection.lock(sql::ACKNOWLEDGE_LOCK, &locks).await?;
+        let rows = connection.commit(sql::PARKED_TRYING, &parameters).await?;
+        slot.put(connection);
+        let deaths: Option<i32> = rows.first().map(|row| row.try_get(0)).transpose()?;
+        Ok(deaths.map(|deaths| u32::try_from(deaths).unwrap_or_default()))
+    }
+
     /// Those of these lanes, of so many, that are due, a few of each key: in order.
     async fn read(
         &self,
@@ -345,6 +378,7 @@ impl Parked {
                     attempts: u32::try_from(row.try_get::<_, i32>(3)?).unwrap_or_default(),
                     due: row.try_get(4)?,
                     since: Duration::try_from_secs_f64(row.try_get(5)?).unwrap_or_default(),
+                    suspect: row.try_get(7)?,
                 },
                 row: row.try_get(6)?,
             })
@@ -384,7 +418,7 @@ impl Parked {
         let seen = || all.iter().map(|(_, seen, _)| seen);
         let attempts: Vec<i32> = seen().map(|seen| i32::try_from(seen.attempts).unwrap_or(i32::MAX)).collect();
         let due: Vec<Option<SystemTime>> = seen().map(|seen| seen.due).collect();
-        let faults = Attempts::of(all.iter().map(|(_, _, failed)| Some(failed)));
+        let faults = Attempts::of(all.iter().map(|(_, _, failed)| (Some(failed), failed.suspect)));
         let mut failed: Vec<Parameter<'_>> = vec![
             (&relay, Type::TEXT),
             (&replica, Type::UUID),
@@ -400,11 +434,13 @@ impl Parked {
 
 /// As many of the first as go into one batch.
 fn fitting(due: &mut Vec<Due>, left: &mut usize, budget: &Budget) {
+    let after_suspect = due.first().is_some_and(|first| first.seen.suspect);
     let (mut bytes, mut count) = (0, 0);
     for due in due.iter() {
         let fits = bytes + due.bytes <= budget.batch_bytes.min(*left);
         let alone = count == 0 && (due.bytes <= *left || (*left > 0 && budget.one_more));
-        if count == budget.batch_messages || !(fits || alone) {
+        // A suspect is tried alone.
+        if count == budget.batch_messages || (count > 0 && (due.seen.suspect || after_suspect)) || !(fits || alone) {
             break;
         }
         bytes += due.bytes;

@@ -159,6 +159,12 @@ impl TableSource {
         refusal.as_ref().map_or(Ok(()), |error| Err(error.again()))
     }
 
+    /// The incarnation that an open lane belongs to.
+    fn here(&self, grant: &Grant) -> Result<Incarnation, Error> {
+        let here = self.state(|state| state.incarnation.clone());
+        here.ok_or_else(|| Error::new(Kind::Database, format!("{grant}: it was closed meanwhile")))
+    }
+
     /// Compares an answer's incarnation with the one that something belongs to.
     fn still(&self, here: &Incarnation, found: &Incarnation) -> Result<(), Error> {
         flush::same(here, found, &self.relay)
@@ -270,11 +276,11 @@ impl Source for TableSource {
     }
 
     async fn held(&self, batch: &Batch) -> Result<Vec<usize>, Error> {
-        let Some(here) = self.state(|state| state.incarnation.clone()) else {
-            let text = format!("{}: it was closed meanwhile", batch.grant);
-            return Err(Error::new(Kind::Database, text));
-        };
-        self.parked.waiting(&here, batch).await
+        self.parked.waiting(&self.here(&batch.grant)?, batch).await
+    }
+
+    async fn trying(&self, suspect: &Batch, begins: bool) -> Result<Option<u32>, Error> {
+        self.parked.trying(&self.here(&suspect.grant)?, suspect, begins).await
     }
 
     async fn acknowledge(&self, done: &[Dealt]) -> Result<Vec<Acknowledged>, Error> {

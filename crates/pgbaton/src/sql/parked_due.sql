@@ -1,10 +1,10 @@
 -- Messages that are due, each with those that wait behind it, up to one that is dead, in the order of their keys. Nothing of them but what tells which
 -- ones fit.
 -- Parameters: $1 the relay, $2 the number of lanes, $3 the lanes, $4 how many keys, $5 how many messages of each, $6 of all.
--- Rows: id, hash, size, attempts, when it is due (null: behind another one), seconds since the first attempt, the row's id.
+-- Rows: id, hash, size, attempts, when it is due (null: behind another one), seconds since the first attempt, the row's id, whether it is tried alone.
 -- Locks: none. Relies on: the indexes on (relay, next_at) and (relay, hash, number).
 select f.id, f.hash, f.size, f.attempts, f.next_at,
-       coalesce(extract(epoch from pg_catalog.now() - f.first_at), 0)::float8 as since, f.row_id
+       coalesce(extract(epoch from pg_catalog.now() - f.first_at), 0)::float8 as since, f.row_id, f.suspect
 from (
   select p.hash, p.number, p.next_at from pgbaton.parked p
   where p.relay = $1::text and p.next_at <= pg_catalog.now()

@@ -3,7 +3,7 @@
 -- Parameters: $1 the replica, $2 the incarnation, $3 the relay, $4 the lane, $5 its epoch.
 -- Rows: the two lanes; none if it is no longer ours, or has lanes enough. Locks: the lane's row.
 with half as (
-  update pgbaton.lane l set lanes = l.lanes * 2, owner = null, epoch = l.epoch + 1
+  update pgbaton.lane l set lanes = l.lanes * 2, owner = null, epoch = l.epoch + 1, deaths = 0
   where l.relay = $3::text and l.lane = $4::integer and l.owner = $1::uuid and l.epoch = $5::bigint
     and l.lanes < (select r.lanes from pgbaton.relay r where r.name = l.relay) and pgbaton.incarnation() = $2::text
   returning l.relay, l.lane, l.lanes, l.epoch

@@ -19,7 +19,7 @@ on_each_version!(
 );
 
 /// One transaction with so many rows of each of these keys, in turn.
-async fn insert(adopted: &Adopted, keys: &[&str], each: i32) {
+pub(super) async fn insert(adopted: &Adopted, keys: &[&str], each: i32) {
     let sql = r#"insert into app."Outbox" (site_id, topic, payload, created_at)
                  select k, k || '/' || n, '{}', now() + n * interval '1 ms'
                  from generate_series(1, $2::integer) n, unnest($1::text[]) k"#;

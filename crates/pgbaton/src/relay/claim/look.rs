@@ -197,13 +197,13 @@ pub(super) async fn settle_timeline(connection: &Connection, timeline: i32) -> R
     connection.pipeline(Access::Write, [(sql::SETTLE_TIMELINE, &[(&timeline, Type::INT4)])]).await.map(drop)
 }
 
-/// Takes those of these free lanes that can be had.
+/// Takes those of these free lanes that can be had. Each with how many of its owners have died in a row.
 pub(super) async fn claim(
     connection: &Connection,
     id: ReplicaId,
     here: &Incarnation,
     free: &[Grant],
-) -> Result<Vec<Grant>, Error> {
+) -> Result<Vec<(Grant, u32)>, Error> {
     let relays: Vec<&str> = free.iter().map(|grant| grant.lane.relay.as_str()).collect();
     let lanes: Vec<i32> = free.iter().map(|grant| grant.lane.number).collect();
     let locked = connection.lock(sql::CLAIM_LOCK, &[(&relays, Type::TEXT_ARRAY), (&lanes, Type::INT4_ARRAY)]).await?;
@@ -229,7 +229,13 @@ pub(super) async fn claim(
             ],
         )
         .await?;
-    rows.iter().map(grant).collect()
+    let claimed = |row| Ok((grant(row)?, u32::try_from(row.try_get::<_, i32>("deaths")?).unwrap_or_default()));
+    rows.iter().map(claimed).collect()
+}
+
+/// These lanes are held for long: what the owners before died of is not in them.
+pub(super) async fn survived(connection: &Connection, id: ReplicaId, grants: &[Grant]) -> Result<(), Error> {
+    on_grants(connection, id, grants, sql::SURVIVED).await
 }
 
 /// Lifts a lane's epoch above the one its sink holds. `None` if its lock cannot be had now, or it is no longer ours.
@@ -284,12 +290,22 @@ pub(super) async fn split(
 
 /// Gives lanes back, as far as they are still ours.
 pub(super) async fn release(connection: &Connection, id: ReplicaId, grants: &[Grant]) -> Result<(), Error> {
+    on_grants(connection, id, grants, sql::RELEASE).await
+}
+
+/// Runs a statement about lanes that are ours.
+async fn on_grants(
+    connection: &Connection,
+    id: ReplicaId,
+    grants: &[Grant],
+    verb: sql::Verb<'static>,
+) -> Result<(), Error> {
     let relays: Vec<&str> = grants.iter().map(|grant| grant.lane.relay.as_str()).collect();
     let lanes: Vec<i32> = grants.iter().map(|grant| grant.lane.number).collect();
     let epochs: Vec<i64> = grants.iter().map(|grant| grant.epoch.0).collect();
     let parameters: [Parameter<'_>; 4] =
         [(&id.0, Type::UUID), (&relays, Type::TEXT_ARRAY), (&lanes, Type::INT4_ARRAY), (&epochs, Type::INT8_ARRAY)];
-    connection.pipeline(Access::Write, [(sql::RELEASE, &parameters)]).await.map(drop)
+    connection.pipeline(Access::Write, [(verb, &parameters)]).await.map(drop)
 }
 
 pub(super) async fn leave(connection: &Connection, id: ReplicaId) -> Result<(), Error> {

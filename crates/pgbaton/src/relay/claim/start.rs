@@ -21,7 +21,7 @@ pub(super) fn relay(
     id: ReplicaId,
     replica: &Replica,
     capabilities: Option<Capabilities>,
-    look_again: &Arc<Notify>,
+    (look_again, suspects): (&Arc<Notify>, &Arc<Semaphore>),
     tasks: &mut JoinSet<Result<(), Error>>,
 ) -> Arc<Relay> {
     let memory = Arc::default();
@@ -51,6 +51,7 @@ pub(super) fn relay(
         look_again: Arc::clone(look_again),
         unreadable: AtomicBool::new(false),
         refused: Mutex::default(),
+        suspects: Arc::clone(suspects),
         openings: Semaphore::new(OPENINGS),
     });
     tasks.spawn(read::run(Arc::clone(&relay)));

@@ -83,7 +83,7 @@ impl NativeSource {
         }
         let number = |aside: &Aside| if let AsideRow::Log(number, _) = aside.row { Some(number) } else { None };
         let numbers: Vec<i64> = aside.iter().filter_map(number).collect();
-        let attempts = Attempts::of(aside.iter().map(|aside| aside.failed.as_ref()));
+        let attempts = Attempts::of(aside.iter().map(|aside| (aside.failed.as_ref(), aside.suspect)));
         let (relay, replica) = (self.spec.relay.as_str(), self.spec.replica.0);
         let mut parameters: Vec<Parameter<'_>> =
             vec![(&relay, Type::TEXT), (&replica, Type::UUID), (&numbers, Type::INT8_ARRAY)];

@@ -30,7 +30,7 @@ impl Stored {
     pub(super) fn parking(&self) -> Parking {
         let aside = self.aside.iter().map(|(number, id, hash, failed)| {
             let row = AsideRow::Log(*number, id.clone());
-            Aside { hash: *hash, row, failed: failed.clone() }
+            Aside { hash: *hash, row, failed: failed.clone(), suspect: false }
         });
         let (gone, hashes) = self.carried.iter().cloned().unzip();
         Parking { aside: aside.collect(), tried: TriedAgain { gone, failed: Vec::new(), hashes } }
@@ -93,7 +93,7 @@ impl LogRows {
             End::At(number) => position.clone().advance(*number),
             End::Position(position) => position.clone(),
         };
-        let aside = aside.iter().filter_map(|Aside { hash, row, failed }| match row {
+        let aside = aside.iter().filter_map(|Aside { hash, row, failed, .. }| match row {
             AsideRow::Log(number, id) => Some((*number, id.clone(), *hash, failed.clone())),
             AsideRow::Table(_) => None,
         });

@@ -400,7 +400,7 @@ impl TableSource {
     }
 
     async fn park_rows(&self, connection: &Connection, aside: &[Aside]) -> Result<(), Error> {
-        let attempts = Attempts::of(aside.iter().map(|aside| aside.failed.as_ref()));
+        let attempts = Attempts::of(aside.iter().map(|aside| (aside.failed.as_ref(), aside.suspect)));
         let rows: Vec<&AsideOfTable> = aside
             .iter()
             .filter_map(|aside| match &aside.row {

@@ -35,7 +35,8 @@ pub(super) fn rows_of(bookmark: &Bookmark, columns: usize) -> Result<(Vec<TakenR
         .map_err(|error| Error::new(Kind::Internal, "a position cannot be read").because(error))?;
     let versions = versions.into_iter().chain(std::iter::repeat(None));
     let row = |(id, version): (&[String], _)| TakenRow { id: RowId(id.to_vec().into()), version };
-    let aside = aside.into_iter().map(|(row, hash, failed)| Aside { hash, row: AsideRow::Table(row), failed });
+    let aside =
+        aside.into_iter().map(|(row, hash, failed)| Aside { hash, row: AsideRow::Table(row), failed, suspect: false });
     let (gone, hashes) = carried.into_iter().unzip();
     let parked = Parking { aside: aside.collect(), tried: TriedAgain { gone, failed: Vec::new(), hashes } };
     Ok((rows.chunks(columns).zip(versions).map(row).collect(), parked))
@@ -61,7 +62,7 @@ impl TableRows {
 impl TableRows {
     /// With what is set aside, and what had been and is delivered.
     pub(in crate::source) fn bookmark(&self, aside: &[Aside], carried: &[(String, i64)]) -> Result<Bookmark, Error> {
-        let aside = aside.iter().filter_map(|Aside { hash, row, failed }| match row {
+        let aside = aside.iter().filter_map(|Aside { hash, row, failed, .. }| match row {
             AsideRow::Table(row) => Some((row.clone(), *hash, failed.clone())),
             AsideRow::Log(..) => None,
         });

@@ -1,0 +1,144 @@
+//! Messages that may have killed the owners of their lane.
+//!
+//! Whoever expires a replica counts a death for each of its lanes; an owner that lives for a minute ends the count. After one death
+//! the next owner hands over one batch at a time, until what may have been in flight is behind it: if it dies as well, what it died
+//! of is at the front. After two the first batch is set aside as *suspects*, and each of these is tried alone, one of the process at
+//! a time, after it was written down who tries it. Who dies doing that names the message.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::publish::{LaneEnd, LaneTask};
+use crate::clock;
+use crate::outcome::codes;
+use crate::retry::{Backoff, WhenDead};
+use crate::source::{Batch, Failed};
+
+/// After so many deaths the first batch is under suspicion.
+const SUSPICIOUS: u32 = 2;
+/// A message is dead with which so many owners have died, while they tried nothing but it alone.
+const DEADLY: u32 = 2;
+/// While another lane of the process tries a suspect, this one goes on with other messages for so long.
+const ANOTHER_TURN: Duration = Duration::from_millis(100);
+
+/// What a lane's owner knows of the deaths of those before it.
+pub(super) struct Suspicion {
+    /// How many there were; none any more once the first batch is set aside. It outlives the lane's task.
+    deaths: Arc<AtomicU32>,
+    /// Messages of which one batch is handed over at a time.
+    careful: usize,
+    /// While it tries a suspect: no other lane of the process does.
+    turn: Option<OwnedSemaphorePermit>,
+}
+
+impl Suspicion {
+    /// So many messages may have been in flight.
+    pub(super) fn new(deaths: Arc<AtomicU32>, in_flight: usize) -> Self {
+        let careful = if deaths.load(Ordering::Relaxed) > 0 { in_flight } else { 0 };
+        Self { deaths, careful, turn: None }
+    }
+
+    fn is_suspicious(&self) -> bool {
+        self.deaths.load(Ordering::Relaxed) >= SUSPICIOUS
+    }
+
+    /// Whether the next batch waits until this one is written.
+    pub(super) fn is_careful(&self) -> bool {
+        self.careful > 0
+    }
+
+    /// So many messages are dealt with.
+    pub(super) fn dealt(&mut self, messages: usize) {
+        self.careful = self.careful.saturating_sub(messages);
+    }
+
+    pub(super) fn ends_turn(&mut self) {
+        self.turn = None;
+    }
+}
+
+impl LaneTask {
+    /// Whether this batch can be dealt with now. A suspect waits for its turn without its lane: it stays set aside, and is due again
+    /// in a moment.
+    pub(super) fn has_its_turn(&mut self, batch: &Batch) -> bool {
+        if !batch.is_suspect() {
+            return true;
+        }
+        // It is never closed.
+        self.suspicion.turn = Arc::clone(&self.relay.suspects).try_acquire_owned().ok();
+        if self.suspicion.turn.is_none() {
+            self.flow.dropped(batch, clock::now().after(ANOTHER_TURN));
+        }
+        self.suspicion.turn.is_some()
+    }
+
+    /// Sets aside what may have killed the owners before: the first batch from the log, and what had been set aside before and would
+    /// be tried together.
+    pub(super) fn suspect(&mut self, part: &mut Batch) {
+        if part.messages.is_empty() || part.is_suspect() || !self.suspicion.is_suspicious() {
+            return;
+        }
+        let deaths = self.suspicion.deaths.load(Ordering::Relaxed);
+        let (grant, messages) = (&self.flow.grant, part.messages.len());
+        tracing::warn!(
+            %grant, deaths, messages,
+            "owners of this lane have died one after the other: the messages that are next are set aside, and each is tried alone"
+        );
+        let text = format!("{deaths} owners of its lane have died one after the other: it is tried alone");
+        part.suspect(&Failed { suspect: true, ..of_death(text) });
+        if !part.is_retry() {
+            self.suspicion.deaths.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A suspect is about to be handed to the sink, which is written down first. True if it is dead instead: it has killed often
+    /// enough.
+    pub(super) async fn is_deadly(&mut self, batch: &mut Batch) -> Result<bool, LaneEnd> {
+        if !batch.is_suspect() {
+            return Ok(false);
+        }
+        let deaths = self.trying(batch, true).await?;
+        if deaths < DEADLY {
+            return Ok(false);
+        }
+        let text = format!("{deaths} replicas have died, each while it tried this message alone");
+        let holds = self.relay.spec.policy.when_dead == WhenDead::Hold;
+        let dead = Failed { counts: true, after: None, holds, suspect: true, ..of_death(text) };
+        self.give_up(batch, vec![(0, Some(dead))]);
+        Ok(true)
+    }
+
+    /// Asked until there is an answer: whoever dies before it was written down would die of something unknown.
+    async fn trying(&mut self, suspect: &Batch, begins: bool) -> Result<u32, LaneEnd> {
+        let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
+        loop {
+            let relay = Arc::clone(&self.relay);
+            match self.wait_for(relay.source.trying(suspect, begins)).await? {
+                Ok(Some(deaths)) => return Ok(deaths),
+                // Lost, or an operator was faster: what there is is read again.
+                Ok(None) => return Err(LaneEnd::Reopen),
+                Err(error) if error.is_transient() => {
+                    relay.report("it could not be written down which message is tried alone; trying again", &error);
+                    self.pause(backoff.next(rand::random())).await?;
+                }
+                Err(error) => return Err(LaneEnd::Refused(error)),
+            }
+        }
+    }
+
+    /// The sink has not answered, and this replica lives: if it dies later, it is not of this attempt.
+    pub(super) async fn has_survived(&mut self, batch: &Batch) -> Result<(), LaneEnd> {
+        if batch.is_suspect() && !batch.messages.is_empty() {
+            self.trying(batch, false).await?;
+        }
+        Ok(())
+    }
+}
+
+fn of_death(text: String) -> Failed {
+    let code = codes::relay::DIED.name.to_owned();
+    Failed { code, text, counts: false, after: Some(Duration::ZERO), holds: true, suspect: false }
+}
