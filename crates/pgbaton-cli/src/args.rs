@@ -391,6 +391,9 @@ pub(crate) struct SendArgs {
     /// The payload is standard input, byte for byte.
     #[arg(long)]
     pub(crate) stdin: bool,
+    /// Deliver it no sooner than so long from now, such as 90s or 2h. Later messages of its key wait for it.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) delay: Option<Duration>,
 }
 
 #[derive(ClapArgs)]

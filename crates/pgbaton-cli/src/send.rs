@@ -22,6 +22,7 @@ pub(crate) async fn run(args: SendArgs) -> Result<(), Failure> {
     if args.json.as_ref().is_some_and(|json| serde_json::from_str::<serde::de::IgnoredAny>(json).is_err()) {
         return Err(Failure::Usage("--json is not JSON".into()));
     }
-    let message = NewMessage { topic: args.topic, key: args.key, headers: args.headers, json: args.json, bytes };
-    print_json(&control::send(&args.database.database()?, &message).await?)
+    let SendArgs { topic, key, headers, json, delay, database, .. } = args;
+    let message = NewMessage { topic, key, headers, json, bytes, delay };
+    print_json(&control::send(&database.database()?, &message).await?)
 }

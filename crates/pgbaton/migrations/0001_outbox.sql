@@ -61,6 +61,7 @@ create table pgbaton.outbox (
   payload_json json,
   headers      json        constraint outbox_headers_are_not_an_object check (pg_catalog.json_typeof(headers) = 'object'),
   created_at   timestamptz not null default pg_catalog.statement_timestamp(),
+  deliver_at   timestamptz,  -- not before then, by this server's clock
   message_id   uuid        not null default pg_catalog.gen_random_uuid(),
   -- Decides the lane. Defined here, not in the executable, so that no two replicas can disagree about it.
   hash         bigint      not null generated always as
@@ -161,32 +162,40 @@ select pgbaton.set_ring(8, 3600, interval '0');
 
 -- `pgbaton.send`: what an application calls in its own transaction. Returns the message's number in the log.
 create function pgbaton.send(topic text, payload json, key text default null, headers json default null,
-                             message_id uuid default pg_catalog.gen_random_uuid()) returns bigint
+                             message_id uuid default pg_catalog.gen_random_uuid(),
+                             deliver_at timestamptz default null) returns bigint
   language sql volatile
 begin atomic
-  insert into pgbaton.outbox (topic, key, payload_json, headers, message_id)
-    values (send.topic, send.key, send.payload, send.headers, send.message_id) returning id;
+  insert into pgbaton.outbox (topic, key, payload_json, headers, message_id, deliver_at)
+    values (send.topic, send.key, send.payload, send.headers, send.message_id, send.deliver_at)
+    returning id;
 end;
 create function pgbaton.send(topic text, payload jsonb, key text default null, headers json default null,
-                             message_id uuid default pg_catalog.gen_random_uuid()) returns bigint
+                             message_id uuid default pg_catalog.gen_random_uuid(),
+                             deliver_at timestamptz default null) returns bigint
   language sql volatile
 begin atomic
-  insert into pgbaton.outbox (topic, key, payload_json, headers, message_id)
-    values (send.topic, send.key, send.payload::json, send.headers, send.message_id) returning id;
+  insert into pgbaton.outbox (topic, key, payload_json, headers, message_id, deliver_at)
+    values (send.topic, send.key, send.payload::json, send.headers, send.message_id, send.deliver_at)
+    returning id;
 end;
 create function pgbaton.send(topic text, payload bytea, key text default null, headers json default null,
-                             message_id uuid default pg_catalog.gen_random_uuid()) returns bigint
+                             message_id uuid default pg_catalog.gen_random_uuid(),
+                             deliver_at timestamptz default null) returns bigint
   language sql volatile
 begin atomic
-  insert into pgbaton.outbox (topic, key, payload, headers, message_id)
-    values (send.topic, send.key, send.payload, send.headers, send.message_id) returning id;
+  insert into pgbaton.outbox (topic, key, payload, headers, message_id, deliver_at)
+    values (send.topic, send.key, send.payload, send.headers, send.message_id, send.deliver_at)
+    returning id;
 end;
 create function pgbaton.send(topic text, payload text, key text default null, headers json default null,
-                             message_id uuid default pg_catalog.gen_random_uuid()) returns bigint
+                             message_id uuid default pg_catalog.gen_random_uuid(),
+                             deliver_at timestamptz default null) returns bigint
   language sql volatile
 begin atomic
-  insert into pgbaton.outbox (topic, key, payload, headers, message_id)
-    values (send.topic, send.key, pg_catalog.convert_to(send.payload, 'UTF8'), send.headers, send.message_id) returning id;
+  insert into pgbaton.outbox (topic, key, payload, headers, message_id, deliver_at)
+    values (send.topic, send.key, pg_catalog.convert_to(send.payload, 'UTF8'), send.headers, send.message_id, send.deliver_at)
+    returning id;
 end;
 
 -- Tells listening replicas of new messages. Not attached to the outbox unless `pgbaton wake on` does it, since a
@@ -317,6 +326,7 @@ create table pgbaton.parked (
   payload_json json,
   size         integer     not null,
   created_at   timestamptz not null,
+  deliver_at   timestamptz,           -- not before then
   attempts     integer     not null default 0,
   -- When it is tried next, by this server's clock. Null while it waits behind another one of its key, and once it is dead.
   next_at      timestamptz,

@@ -12,7 +12,7 @@ grant usage on schema pgbaton to {producer};
 revoke execute on all functions in schema pgbaton from public;
 {relay_grants}
 -- A producer chooses neither xid nor id nor segment: reading without gaps rests on that.
-grant insert (topic, key, payload, payload_json, headers, message_id) on pgbaton.outbox to {producer};
+grant insert (topic, key, payload, payload_json, headers, message_id, deliver_at) on pgbaton.outbox to {producer};
 grant select (id, message_id) on pgbaton.outbox to {producer};
 grant execute on function
   pgbaton.send(text, json, text, json, uuid), pgbaton.send(text, jsonb, text, json, uuid),

@@ -4,6 +4,7 @@
 //! a message id of the application's own.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio_postgres::types::Type;
@@ -26,6 +27,8 @@ pub struct NewMessage {
     pub json: Option<String>,
     /// The payload as bytes.
     pub bytes: Option<Vec<u8>>,
+    /// It is delivered no sooner than so long after it was inserted, by the server's clock.
+    pub delay: Option<Duration>,
 }
 
 impl NewMessage {
@@ -60,13 +63,26 @@ impl NewMessage {
         Self { bytes: Some(bytes.into()), json: None, ..self }
     }
 
-    pub(crate) fn parameters(&self) -> [Parameter<'_>; 5] {
+    /// It is delivered no sooner than so long after it was inserted, by the server's clock. Later messages of its key wait for it:
+    /// one that others shall not wait for has a key of its own, or none.
+    #[must_use]
+    pub fn delay(self, delay: Duration) -> Self {
+        Self { delay: Some(delay), ..self }
+    }
+
+    /// In seconds.
+    pub(crate) fn delay_seconds(&self) -> Option<f64> {
+        self.delay.map(|delay| delay.as_secs_f64())
+    }
+
+    pub(crate) fn parameters<'a>(&'a self, delay: &'a Option<f64>) -> [Parameter<'a>; 6] {
         [
             (&self.topic, Type::TEXT),
             (&self.key, Type::TEXT),
             (&self.headers, Type::TEXT),
             (&self.json, Type::TEXT),
             (&self.bytes, Type::BYTEA),
+            (delay, Type::FLOAT8),
         ]
     }
 }
@@ -113,7 +129,7 @@ impl Sent {
 /// A dropped call may have inserted the message: roll the transaction back.
 pub async fn send(transaction: &Transaction<'_>, message: &NewMessage) -> Result<Sent, Error> {
     let failed = |error: tokio_postgres::Error| Error::from(error).doing(sql::SEND.name);
-    let rows = transaction.query_typed(sql::SEND.sql, &message.parameters()).await.map_err(failed)?;
+    let rows = transaction.query_typed(sql::SEND.sql, &message.parameters(&message.delay_seconds())).await.map_err(failed)?;
     Sent::of(&rows)
 }
 

@@ -18,6 +18,7 @@ mod blamed;
 mod commands;
 mod killers;
 mod kills;
+mod later;
 mod outage;
 mod stuck;
 mod together;
@@ -35,6 +36,7 @@ struct Scene {
     fixture: Fixture,
     admin: Client,
     replica: Process,
+    section: String,
 }
 
 /// Attempts come soon.
@@ -50,8 +52,9 @@ impl Scene {
 
     async fn of(fixture: Fixture, sink: &str, more: &str) -> Scene {
         let admin = fixture.admin().await.unwrap();
-        let replica = fixture.run("r1", &format!("[relays.orders]\nlanes = 4\nsink = {sink}\n{more}")).unwrap();
-        Scene { fixture, admin, replica }
+        let section = format!("[relays.orders]\nlanes = 4\nsink = {sink}\n{more}");
+        let replica = fixture.run("r1", &section).unwrap();
+        Scene { fixture, admin, replica, section }
     }
 
     /// One transaction with so many messages of each of these keys, in turn. Their topics are the key and a number.

@@ -3,7 +3,7 @@
 //! One batch at a time. Every wait ends when the lease does; every write is preceded by a look at the clock, in the sink
 //! itself. What becomes of a message that the sink does not take: `hand_over`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -424,7 +424,8 @@ impl LaneTask {
             let of_failed = |(_, hash): &(usize, &i64)| failed.contains(hash);
             part.hashes().iter().enumerate().filter(of_failed).map(|(place, _)| place).collect()
         } else {
-            self.held(part).await?
+            let (held, later) = (self.held(part).await?, part.take_later());
+            if later.is_empty() { held } else { BTreeSet::from_iter(held.into_iter().chain(later)).into_iter().collect() }
         };
         if !waits.is_empty() {
             part.set_aside(waits.into_iter().map(|place| (place, None)).collect());

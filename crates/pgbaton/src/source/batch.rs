@@ -17,6 +17,7 @@ use super::table::{TableRows, TakenRow};
 use super::{Bookmark, Dealt, Stint};
 use crate::error::Error;
 use crate::lane::Grant;
+use crate::lease::BootInstant;
 use crate::message::{Message, Messages};
 
 /// Messages of one lane that reach the sink in one go.
@@ -38,6 +39,8 @@ pub struct Batch {
     pub(super) parked: Parking,
     /// What of those is known by that later messages of their keys wait for.
     pub(super) holding: Vec<i64>,
+    /// Places of messages that are to be delivered at a later time, and when, until those are set aside.
+    pub(super) later: Vec<(usize, BootInstant)>,
 }
 
 /// What becomes of messages that are set aside, in the transaction that writes a lane's position.
@@ -47,6 +50,8 @@ pub struct Parking {
     pub(super) aside: Vec<Aside>,
     /// Tried again.
     pub(super) tried: TriedAgain,
+    /// When the first of those that are to be delivered later is due.
+    pub(super) later: Option<BootInstant>,
 }
 
 impl Parking {
@@ -61,6 +66,7 @@ impl Parking {
         self.tried.gone.extend(later.tried.gone);
         self.tried.failed.extend(later.tried.failed);
         self.tried.hashes.extend(later.tried.hashes);
+        self.later = self.later.into_iter().chain(later.later).min();
     }
 
     /// What the keys of all of them are known by.
@@ -191,6 +197,28 @@ impl Batch {
         self.hashes.iter().enumerate().filter(waits).map(|(place, _)| place).collect()
     }
 
+    /// Which of its messages are to be delivered at a later time, or follow one of their key that is. Asked once, and before anything of
+    /// it is set aside.
+    pub fn take_later(&mut self) -> Vec<usize> {
+        let later = std::mem::take(&mut self.later);
+        let first = later.iter().map(|(_, at)| *at);
+        self.parked.later = self.parked.later.into_iter().chain(first).min();
+        self.with_what_follows(later.into_iter().map(|(place, _)| place).collect())
+    }
+
+    /// These places, which ascend, and those of later messages of their keys.
+    fn with_what_follows(&self, places: Vec<usize>) -> Vec<usize> {
+        let Some(first) = places.first() else { return places };
+        let mut waits = HashSet::new();
+        let follows = |(place, hash): (usize, &i64)| {
+            if places.binary_search(&place).is_ok() {
+                waits.insert(*hash);
+            }
+            waits.contains(hash).then_some(place)
+        };
+        self.hashes.iter().enumerate().skip(*first).filter_map(follows).collect()
+    }
+
     /// Whether something is set aside with it, or was tried again: its lane waits until that is written.
     #[must_use]
     pub fn changes_parked(&self) -> bool {
@@ -211,8 +239,9 @@ impl Batch {
         let behind =
             |aside: &mut Aside| matches!((&aside.row, last), (AsideRow::Log(number, _), Some(last)) if *number > last);
         let parked =
-            Parking { aside: self.parked.aside.extract_if(.., behind).collect(), tried: TriedAgain::default() };
-        Self { grant: self.grant.clone(), stint: self.stint, messages, hashes, rows, seen, parked, holding: Vec::new() }
+            Parking { aside: self.parked.aside.extract_if(.., behind).collect(), ..Parking::default() };
+        let (holding, later) = (Vec::new(), Vec::new());
+        Self { grant: self.grant.clone(), stint: self.stint, messages, hashes, rows, seen, parked, holding, later }
     }
 
     /// Takes the lane's next batch in: from then on both are one. Not where each has to have a bookmark of its own, so not after this
@@ -222,6 +251,7 @@ impl Batch {
         self.messages.extend(&messages);
         self.hashes.extend(hashes);
         self.parked.aside.extend(parked.aside);
+        self.parked.later = self.parked.later.into_iter().chain(parked.later).min();
         self.holding.extend(holding);
         match (&mut self.rows, rows) {
             (Rows::Log(ours), Rows::Log(next)) => ours.extend(next),
@@ -312,7 +342,7 @@ impl Batch {
     pub(crate) fn empty(grant: Grant, stint: Stint, memory: &Arc<Memory>) -> Self {
         let messages = HeldMessages::new(memory, Messages::default());
         let (rows, parked) = (Rows::Table(TableRows::none()), Parking::default());
-        Self { grant, stint, messages, hashes: Vec::new(), rows, seen: None, parked, holding: Vec::new() }
+        Self { grant, stint, messages, hashes: Vec::new(), rows, seen: None, parked, holding: Vec::new(), later: Vec::new() }
     }
 }
 

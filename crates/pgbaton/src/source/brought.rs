@@ -1,12 +1,15 @@
 //! Rows as they arrive, put into the batches of each lane.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
 
+use crate::clock;
 use crate::error::{Error, Kind};
 use crate::lane;
+use crate::lease::BootInstant;
 use crate::message::{Message, Messages, Timestamp};
 use crate::source::{Budget, Memory};
 
@@ -39,12 +42,12 @@ impl Brought {
     }
 
     /// Puts a row where it belongs, or notes that it is to be fetched later: when it is large, or when this step has
-    /// brought as much as fits. `lend` lends it out as a message.
+    /// brought as much as fits. `lend` lends it out as a message, which may be one for a `later` time.
     pub(super) fn take(
         &mut self,
         row: &Row,
-        budget: &Budget,
-        memory: &Memory,
+        (budget, memory): (&Budget, &Memory),
+        later: Option<Duration>,
         lend: impl FnOnce(&Row, &mut dyn FnMut(Message<'_>)) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let (id, hash, size): (i64, i64, i32) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
@@ -60,7 +63,11 @@ impl Brought {
         }
         self.taken += 1;
         self.bytes += bytes;
-        lend(row, &mut |message| found.push((id, hash), message, bytes, (budget, memory)))
+        lend(row, &mut |message| found.push((id, hash), message, bytes, (budget, memory)))?;
+        if let Some(FoundPart::Batch(batch)) = found.0.last_mut() {
+            batch.last_is_later(later);
+        }
+        Ok(())
     }
 }
 
@@ -81,6 +88,8 @@ pub(super) struct FoundBatch {
     pub(super) messages: Messages,
     pub(super) numbers: Vec<i64>,
     pub(super) hashes: Vec<i64>,
+    /// Places of those that are to be delivered at a later time, and when.
+    pub(super) later: Vec<(usize, BootInstant)>,
 }
 
 impl FoundBatch {
@@ -88,6 +97,13 @@ impl FoundBatch {
         self.messages.push(message);
         self.numbers.push(number);
         self.hashes.push(hash);
+    }
+
+    /// The last message is to be delivered so much later.
+    pub(super) fn last_is_later(&mut self, later: Option<Duration>) {
+        if let (Some(later), Some(place)) = (later, self.hashes.len().checked_sub(1)) {
+            self.later.push((place, clock::now().after(later)));
+        }
     }
 }
 

@@ -195,7 +195,7 @@ impl Parked {
 
     /// Some of these keys were set aside, or brought forward, and the first of them is due after so long.
     pub(super) fn changed(&self, lane: i32, parking: &Parking) {
-        let due = parking.due().map(|due| clock::now().after(due));
+        let due = parking.due().map(|due| clock::now().after(due)).into_iter().chain(parking.later).min();
         self.known(|known| known.changed(lane, parking.hashes(), due));
     }
 

@@ -15,13 +15,13 @@ with aside as materialized (
     cross join lateral (select * from pgbaton.outbox b where b.id >= i.number and b.id <= i.number order by b.id limit 1) o
 ), written as (
   insert into pgbaton.parked
-    (relay, id, hash, xid, log_id, topic, key, headers, payload, payload_json, size, created_at,
+    (relay, id, hash, xid, log_id, topic, key, headers, payload, payload_json, size, created_at, deliver_at,
      attempts, next_at, first_at, last_at, code, faults, dead_at, holds, suspect)
-  select $1::text, a.message_id::text, a.hash, a.xid, a.id, a.topic, a.key, a.headers, a.payload, a.payload_json, a.size, a.created_at,
+  select $1::text, a.message_id::text, a.hash, a.xid, a.id, a.topic, a.key, a.headers, a.payload, a.payload_json, a.size, a.created_at, a.deliver_at,
          case when a.counts then 1 else 0 end,
          case when (a.code is null or a.after is not null) and a.nth = 1 and not exists (
               select from pgbaton.parked p where p.relay = $1::text and p.hash = a.hash and p.holds)
-            then pg_catalog.clock_timestamp() + coalesce(a.after, 0) * interval '1 ms' end,
+            then greatest(pg_catalog.clock_timestamp() + coalesce(a.after, 0) * interval '1 ms', a.deliver_at) end,
          case when a.counts then pg_catalog.clock_timestamp() end, case when a.counts then pg_catalog.clock_timestamp() end, a.code,
          case when a.code is null then '[]' else pg_catalog.jsonb_build_array(pg_catalog.jsonb_build_object(
            'at', pg_catalog.clock_timestamp(), 'code', a.code, 'text', a.text, 'replica', $2::uuid)) end,

@@ -1,4 +1,4 @@
--- Messages that are due, each with those that wait behind it, up to one that is dead, in the order of their keys. Nothing of them but what tells which
+-- Messages that are due, each with those that wait behind it, up to one that is dead or to be delivered later, in the order of their keys. Nothing of them but what tells which
 -- ones fit.
 -- Parameters: $1 the relay, $2 the number of lanes, $3 the lanes, $4 how many keys, $5 how many messages of each, $6 of all.
 -- Rows: id, hash, size, attempts, when it is due (null: behind another one), seconds since the first attempt, the row's id, whether it is tried alone.
@@ -11,11 +11,12 @@ from (
     and (p.hash & ($2::integer - 1))::integer = any($3::integer[])
   order by p.next_at limit $4::bigint
 ) h cross join lateral (
-  select b.* from pgbaton.parked b
-  where b.relay = $1::text and b.hash = h.hash and b.holds and b.number >= h.number and b.dead_at is null
-    and not exists (
-      select from pgbaton.parked d where d.relay = $1::text and d.hash = h.hash and d.holds and d.dead_at is not null
-        and d.number >= h.number and d.number < b.number)
-  order by b.relay, b.hash, b.number limit $5::bigint
+  select c.* from (
+    select b.*, pg_catalog.bool_or(b.dead_at is not null or b.deliver_at > pg_catalog.now()) over (order by b.number) as stops
+    from (
+      select w.* from pgbaton.parked w where w.relay = $1::text and w.hash = h.hash and w.holds and w.number >= h.number
+      order by w.relay, w.hash, w.number limit $5::bigint
+    ) b
+  ) c where not c.stops
 ) f
 order by h.next_at, h.number, f.number limit $6::bigint

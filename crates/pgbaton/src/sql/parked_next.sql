@@ -1,8 +1,8 @@
 -- Of these keys the first message that holds its key is the one to be tried, unless it is dead. A new statement of the
--- transaction in which those before it were delivered or given up.
+-- transaction in which those before it were delivered or given up. Not before it is to be delivered.
 -- Parameters: $1 the relay, $2 the keys' hashes. Rows: none. Locks: the rows it changes.
 -- Relies on: the index on (relay, hash, number).
-update pgbaton.parked p set next_at = pg_catalog.clock_timestamp()
+update pgbaton.parked p set next_at = greatest(pg_catalog.clock_timestamp(), p.deliver_at)
 from (select distinct k.hash from pg_catalog.unnest($2::bigint[]) as k(hash)) k cross join lateral (
   select f.id from pgbaton.parked f where f.relay = $1::text and f.hash = k.hash and f.holds
   order by f.relay, f.hash, f.number limit 1

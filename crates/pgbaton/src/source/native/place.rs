@@ -33,7 +33,7 @@ impl Stored {
             Aside { hash: *hash, row, failed: failed.clone(), suspect: false }
         });
         let (gone, hashes) = self.carried.iter().cloned().unzip();
-        Parking { aside: aside.collect(), tried: TriedAgain { gone, failed: Vec::new(), hashes } }
+        Parking { aside: aside.collect(), tried: TriedAgain { gone, failed: Vec::new(), hashes }, later: None }
     }
 }
 

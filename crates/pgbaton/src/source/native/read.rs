@@ -10,7 +10,7 @@ use tokio_postgres::types::Type;
 
 use super::NativeSource;
 use super::place::{End, LogRows, StepPlace};
-use super::rows::with_message;
+use super::rows::{later, with_message};
 use crate::clock;
 use crate::connection::{Access, Connection, Parameter};
 use crate::error::Error;
@@ -254,7 +254,7 @@ impl NativeSource {
         let mut brought = Brought::new(step.lanes, step.of, INLINE_BYTES);
         let (small, end) = connection
             .stream(Access::Read, (sql::INCARNATION, &[]), end, rows, |row| {
-                brought.take(row, step.budget, &self.memory, with_message)
+                brought.take(row, (step.budget, &self.memory), later(row)?, with_message)
             })
             .await?;
         self.still(&step.here, &small)?;
@@ -294,11 +294,11 @@ impl NativeSource {
         });
         let all = earlier.chain(last.map(|last| (last, End::Position(to))));
         let batch = |(found, end)| {
-            let FoundBatch { messages, numbers, hashes } = found;
+            let FoundBatch { messages, numbers, hashes, later } = found;
             let messages = HeldMessages::new(&self.memory, messages);
             let rows = Rows::Log(LogRows { step: Arc::clone(&place), numbers, end });
             let parked = Parking::default();
-            Batch { grant: grant.clone(), stint, messages, hashes, rows, seen: None, parked, holding: Vec::new() }
+            Batch { grant: grant.clone(), stint, messages, hashes, rows, seen: None, parked, holding: Vec::new(), later }
         };
         all.map(batch).collect()
     }
@@ -334,7 +334,9 @@ impl NativeSource {
         let (small, _) = connection
             .stream(Access::Read, (sql::INCARNATION, &[]), None, (sql::MESSAGE, &parameters), |row| {
                 let number = (row.try_get(0)?, row.try_get(1)?);
-                with_message(row, &mut |message| found.push(number, message))
+                with_message(row, &mut |message| found.push(number, message))?;
+                found.last_is_later(later(row)?);
+                Ok(())
             })
             .await?;
         self.still(&step.here, &small)?;

@@ -66,7 +66,7 @@ impl NativeSource {
             let place = log.places.get(&lane).filter(|_| log.incarnation.as_ref() == Some(here))?;
             Some((place.grant.clone(), place.stint, place.registration.clone(), place.read_to.clone()))
         })?;
-        let FoundBatch { messages, numbers, hashes } = found;
+        let FoundBatch { messages, numbers, hashes, later: _ } = found;
         // One that an operator has discarded since it was found is not there.
         let of = |number: &i64| due.get(usize::try_from(*number).ok()?.checked_sub(1)?);
         let seen: Vec<Seen> = numbers.iter().filter_map(of).map(|due| due.seen.clone()).collect();
@@ -86,6 +86,7 @@ impl NativeSource {
             seen: Some(seen),
             parked: Parking::default(),
             holding: Vec::new(),
+            later: Vec::new(),
         })
     }
 }

@@ -1,5 +1,7 @@
 //! Rows of the outbox as messages.
 
+use std::time::Duration;
+
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -8,6 +10,12 @@ use crate::message::{Message, Payload};
 use crate::source::brought::{Raw, fixed, timestamp};
 
 // Columns are read by their number: those of `window.sql`, `stragglers.sql` and `message.sql`, which are the same.
+
+/// How much later it is to be delivered.
+pub(super) fn later(row: &Row) -> Result<Option<Duration>, Error> {
+    let seconds: Option<f64> = row.try_get(10)?;
+    Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()))
+}
 
 /// Lends out a row as a message, without copying it.
 pub(super) fn with_message(row: &Row, take: &mut dyn FnMut(Message<'_>)) -> Result<(), Error> {

@@ -320,7 +320,7 @@ impl TableSource {
             return Ok(());
         }
         fetched.there.insert(number, version(row)?);
-        fetched.brought.take(row, budget, &self.memory, |row, take| lend(row, &id, take))
+        fetched.brought.take(row, (budget, &self.memory), None, |row, take| lend(row, &id, take))
     }
 
     /// What to say of a row that the server cannot read as it is told to. The server's own words would quote the row.
@@ -463,6 +463,7 @@ impl TableSource {
                 seen: None,
                 parked,
                 holding: Vec::new(),
+                later: Vec::new(),
             });
         }
         Ok(rows.refused.map(|why| (grant, why)))

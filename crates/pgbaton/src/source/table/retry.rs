@@ -145,6 +145,7 @@ impl TableSource {
         let FoundBatch { messages, hashes, .. } = all;
         let messages = HeldMessages::new(&self.memory, messages);
         let rows = Rows::Table(TableRows { here: Arc::new(here.clone()), registration, rows });
-        Some(Batch { grant, stint: asked.stint, messages, hashes, rows, seen: Some(seen), parked, holding: Vec::new() })
+        let (seen, holding, later) = (Some(seen), Vec::new(), Vec::new());
+        Some(Batch { grant, stint: asked.stint, messages, hashes, rows, seen, parked, holding, later })
     }
 }

@@ -1,0 +1,88 @@
+//! Messages that are to be delivered at a later time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proof::endpoint::{Endpoint, Received, Reply};
+use proof::on_each_version;
+
+use super::{Scene, count, taken};
+use crate::hand::until;
+
+on_each_version!(
+    a_message_waits_for_its_time_and_its_key_waits_behind_it,
+    the_time_of_each_message_of_a_key_is_kept,
+    a_message_that_waits_survives_its_owner,
+);
+
+async fn endpoint() -> Endpoint {
+    Endpoint::start(|_: Arc<Received>| async { Reply::Status(204) }).await.unwrap()
+}
+
+/// Topics, keys and how much later each is to be delivered, in seconds.
+async fn send(scene: &Scene, messages: &[(&str, Option<&str>, Option<f64>)]) -> Instant {
+    for (topic, key, later) in messages {
+        let sql = "select pgbaton.send(topic => $1, payload => '{}'::json, key => $2,
+                                       deliver_at => clock_timestamp() + $3::float8 * interval '1 s')";
+        scene.admin.execute(sql, &[topic, key, later]).await.unwrap();
+    }
+    Instant::now()
+}
+
+/// When a topic arrived.
+fn arrival(endpoint: &Endpoint, topic: &str) -> Option<Instant> {
+    endpoint.received().iter().find(|received| received.header("pgbaton-topic") == topic).map(|received| received.at)
+}
+
+async fn a_message_waits_for_its_time_and_its_key_waits_behind_it(major: u32) {
+    let endpoint = endpoint().await;
+    let scene = Scene::to(major, &endpoint, "").await;
+    let messages = [("k/1", Some("k"), Some(2.0)), ("k/2", Some("k"), None), ("alone", None, Some(2.0)), ("l/1", Some("l"), None)];
+    let sent = send(&scene, &messages).await;
+    send(&scene, &[("k/3", Some("k"), None), ("past", None, Some(-60.0)), ("never", None, Some(1e9))]).await;
+    until("what is due at once", async || arrival(&endpoint, "past").is_some() && arrival(&endpoint, "l/1").is_some()).await;
+    assert!(sent.elapsed() < Duration::from_millis(1_500), "this machine is too slow for this test");
+    until("they are set aside", async || scene.count("pgbaton.parked").await == 5).await;
+    assert_eq!(scene.count("pgbaton.parked where code is null and attempts = 0 and faults = '[]'").await, 5);
+    until("all others", async || endpoint.count() == 6).await;
+    for topic in ["k/1", "alone"] {
+        let after = arrival(&endpoint, topic).unwrap().duration_since(sent);
+        // The first of them was sent a moment earlier.
+        assert!(after > Duration::from_millis(1_800) && after < Duration::from_secs(4), "{topic}: {after:?}");
+    }
+    assert_eq!(taken(&endpoint, |_| true)["k"], ["k/1", "k/2", "k/3"]);
+    until("one is left", async || scene.count("pgbaton.parked").await == 1).await;
+}
+
+/// A message that waits behind another one waits for its own time as well, and one that is over by then does not.
+async fn the_time_of_each_message_of_a_key_is_kept(major: u32) {
+    let endpoint = endpoint().await;
+    let scene = Scene::to(major, &endpoint, "").await;
+    let messages = [("k/1", Some("k"), Some(1.0)), ("k/2", Some("k"), Some(3.0)), ("k/3", Some("k"), Some(2.0)), ("k/4", Some("k"), None)];
+    let sent = send(&scene, &messages).await;
+    until("the first one", async || endpoint.count() >= 1).await;
+    let early = endpoint.count() == 1;
+    until("all", async || endpoint.count() == 4).await;
+    assert!(early, "the second one came with the first");
+    assert_eq!(taken(&endpoint, |_| true)["k"], ["k/1", "k/2", "k/3", "k/4"]);
+    let after = |topic| arrival(&endpoint, topic).unwrap().duration_since(sent);
+    assert!(after("k/2") > Duration::from_millis(2_800) && after("k/4") < Duration::from_secs(6), "{:?}", after("k/4"));
+}
+
+async fn a_message_that_waits_survives_its_owner(major: u32) {
+    let endpoint = endpoint().await;
+    let mut scene = Scene::to(major, &endpoint, "").await;
+    send(&scene, &[("k/1", Some("k"), Some(3_600.0)), ("k/2", Some("k"), None), ("l/1", Some("l"), None)]).await;
+    until("what is due", async || endpoint.count() == 1).await;
+    until("the others are set aside", async || scene.count("pgbaton.parked").await == 2).await;
+    scene.replica.kill().unwrap();
+    scene.replica = scene.fixture.run("r2", &scene.section).unwrap();
+    until("it has its lanes", async || !scene.replica.lines_with("lanes taken over").is_empty()).await;
+    assert_eq!(endpoint.count(), 1);
+    // As `pgbaton messages retry` does.
+    let hurry = "update pgbaton.parked set next_at = now(), deliver_at = null where next_at is not null";
+    scene.admin.execute(hurry, &[]).await.unwrap();
+    until("all", async || endpoint.count() == 3).await;
+    assert_eq!(taken(&endpoint, |_| true)["k"], ["k/1", "k/2"]);
+    until("nothing is set aside", async || count(&scene.admin, "pgbaton.parked").await == 0).await;
+}
