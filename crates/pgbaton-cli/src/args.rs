@@ -7,6 +7,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use pgbaton::Database;
 use pgbaton::config::Config;
 use pgbaton::control::parked::Selection;
+use pgbaton::control::pauses::What;
 
 use crate::Failure;
 
@@ -118,6 +119,12 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: DeadCommand,
     },
+    /// Deliver nothing of a relay, a lane, a key or topics until it is resumed.
+    Pause(PauseArgs),
+    /// Go on with what is paused.
+    Resume(ResumeArgs),
+    /// Show what is paused.
+    Pauses(ShowArgs),
     /// Show what operators have done with commands, the newest first.
     Audit {
         /// Of this relay alone.
@@ -242,6 +249,55 @@ pub(crate) struct DoArgs {
     /// To all of the relay.
     #[arg(long)]
     pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) act: ActArgs,
+}
+
+/// What of a relay is paused: all of it, if nothing else is said.
+#[derive(ClapArgs)]
+#[group(multiple = false)]
+pub(crate) struct WhatArgs {
+    /// This lane: nothing of it is handed to the sink.
+    #[arg(long)]
+    lane: Option<i32>,
+    /// This key: its messages are set aside.
+    #[arg(long)]
+    key: Option<String>,
+    /// Topics like this, `*` stands for any text: their messages are set aside, and what follows them in their keys waits.
+    #[arg(long, value_name = "PATTERN")]
+    topic: Option<String>,
+}
+
+impl WhatArgs {
+    pub(crate) fn what(&self) -> What {
+        match (self.lane, &self.key, &self.topic) {
+            (Some(lane), _, _) => What::Lane(lane),
+            (None, Some(key), _) => What::Key(key.clone()),
+            (None, None, Some(topic)) => What::Topic(topic.clone()),
+            (None, None, None) => What::All,
+        }
+    }
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct PauseArgs {
+    /// The relay.
+    pub(crate) relay: String,
+    #[command(flatten)]
+    pub(crate) what: WhatArgs,
+    #[command(flatten)]
+    pub(crate) act: ActArgs,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct ResumeArgs {
+    /// The relay.
+    pub(crate) relay: String,
+    #[command(flatten)]
+    pub(crate) what: WhatArgs,
+    /// All that is paused of it, whatever it is.
+    #[arg(long, conflicts_with_all = ["lane", "key", "topic"])]
+    pub(crate) every: bool,
     #[command(flatten)]
     pub(crate) act: ActArgs,
 }

@@ -10,6 +10,7 @@ mod exposition;
 mod http;
 mod log;
 mod messages;
+mod pauses;
 mod rebase;
 mod relays;
 mod schema;
@@ -112,6 +113,9 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Messages { command: MessagesCommand::Retry(which) } => messages::act(&which, Deed::TryNow).await,
         Command::Dead { command: DeadCommand::Retry(which) } => messages::act(&which, Deed::Retry).await,
         Command::Dead { command: DeadCommand::Discard(which) } => messages::act(&which, Deed::Discard).await,
+        Command::Pause(args) => pauses::pause(&args).await,
+        Command::Resume(args) => pauses::resume(&args).await,
+        Command::Pauses(show) => pauses::list(&show).await,
         Command::Audit { relay, most, show } => messages::audit(relay.as_deref(), most.limit, &show).await,
         Command::Rebase { act, forsake_timeline } => rebase::rebase(&act, forsake_timeline).await,
         Command::Confirm { database } => rebase::confirm(&database).await,

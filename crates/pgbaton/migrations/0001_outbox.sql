@@ -357,6 +357,29 @@ create index parked_dead on pgbaton.parked (relay, dead_at) where dead_at is not
 create index parked_trying on pgbaton.parked (trying) where trying is not null;
 create index parked_row on pgbaton.parked (relay, row_hash) where row_id is not null;
 
+-- What is not delivered until an operator says so: all of a relay, one of its lanes, a key, or topics (`*` stands for any text).
+create table pgbaton.pause (
+  relay      text        not null references pgbaton.relay on delete cascade,
+  lane       integer,
+  key        text,
+  topic      text,
+  topic_like text        generated always as (replace(replace(replace(replace(topic, '\', '\\'), '%', '\%'), '_', '\_'), '*', '%')) stored,
+  paused_at  timestamptz not null default pg_catalog.clock_timestamp(),
+  who        text        not null default session_user,
+  unique nulls not distinct (relay, lane, key, topic),
+  check (pg_catalog.num_nonnulls(lane, key, topic) <= 1)
+);
+
+-- When a message that is set aside is tried next, if it could be at that moment: never while its key or its topic is paused.
+create function pgbaton.next_try(relay text, key text, topic text, at timestamptz) returns timestamptz
+  language sql stable
+begin atomic
+  select case when exists (
+      select from pgbaton.pause p
+      where p.relay = next_try.relay and (p.key = next_try.key or next_try.topic like p.topic_like))
+    then 'infinity' else next_try.at end;
+end;
+
 -- What operators have done: by whom is the login role, which nobody chooses by himself.
 create table pgbaton.audit (
   number   bigint      not null generated always as identity primary key,

@@ -14,6 +14,7 @@ use crate::sql;
 
 pub mod audit;
 pub mod parked;
+pub mod pauses;
 pub mod rebase;
 pub mod relays;
 mod replicas;
@@ -32,7 +33,8 @@ async fn checked(database: &Database) -> Result<Connection, Error> {
 /// What the outbox refuses, in the server's words, which do not quote the payload.
 pub async fn send(database: &Database, message: &NewMessage) -> Result<Sent, Error> {
     let connection = database.connect().await?;
-    let [rows] = connection.pipeline(Access::Write, [(sql::SEND, &message.parameters(&message.delay_seconds()))]).await?;
+    let [rows] =
+        connection.pipeline(Access::Write, [(sql::SEND, &message.parameters(&message.delay_seconds()))]).await?;
     Sent::of(&rows)
 }
 

@@ -15,5 +15,5 @@ revoke execute on all functions in schema pgbaton from public;
 grant insert (topic, key, payload, payload_json, headers, message_id, deliver_at) on pgbaton.outbox to {producer};
 grant select (id, message_id) on pgbaton.outbox to {producer};
 grant execute on function
-  pgbaton.send(text, json, text, json, uuid), pgbaton.send(text, jsonb, text, json, uuid),
-  pgbaton.send(text, bytea, text, json, uuid), pgbaton.send(text, text, text, json, uuid) to {producer};
+  pgbaton.send(text, json, text, json, uuid, timestamptz), pgbaton.send(text, jsonb, text, json, uuid, timestamptz),
+  pgbaton.send(text, bytea, text, json, uuid, timestamptz), pgbaton.send(text, text, text, json, uuid, timestamptz) to {producer};

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, OnceCell, Semaphore, mpsc};
+use tokio::sync::{Notify, OnceCell, Semaphore, mpsc, watch};
 
 use crate::clock;
 use crate::error::{Error, Kind};
@@ -32,12 +32,14 @@ pub(crate) mod claim;
 mod hand_over;
 mod held;
 mod outage;
+mod pauses;
 mod publish;
 mod read;
 mod suspects;
 mod wake;
 
 pub(crate) use outage::Outage;
+use pauses::Pauses;
 
 /// Batches a lane is read ahead by. Those without messages weigh nothing else, and a lane that is held takes none.
 const BATCHES_QUEUED: usize = 64;
@@ -214,6 +216,8 @@ pub(crate) struct Relay {
     refused: Mutex<BTreeSet<i32>>,
     /// A person has to look at what is read.
     unreadable: AtomicBool,
+    /// What operators have paused of it, as it was last seen.
+    pauses: watch::Sender<Pauses>,
     /// One turn at trying a suspect, for all relays of the process.
     suspects: Arc<Semaphore>,
     /// Turns at opening a lane at the sink.
@@ -221,6 +225,18 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
+    /// This is what is paused by now.
+    fn pause(&self, pauses: Pauses) {
+        self.pauses.send_if_modified(|known| {
+            let changed = *known != pauses;
+            if changed {
+                tracing::info!(relay = %self.spec.name, %pauses, "what is paused has changed");
+                *known = pauses;
+            }
+            changed
+        });
+    }
+
     /// Asks the sink what it can do, unless that is known.
     async fn probe(&self) -> Result<(), ProbeError> {
         self.capabilities.get_or_try_init(|| probe(&self.spec, &self.metrics)).await.map(drop)

@@ -129,7 +129,8 @@ impl Sent {
 /// A dropped call may have inserted the message: roll the transaction back.
 pub async fn send(transaction: &Transaction<'_>, message: &NewMessage) -> Result<Sent, Error> {
     let failed = |error: tokio_postgres::Error| Error::from(error).doing(sql::SEND.name);
-    let rows = transaction.query_typed(sql::SEND.sql, &message.parameters(&message.delay_seconds())).await.map_err(failed)?;
+    let rows =
+        transaction.query_typed(sql::SEND.sql, &message.parameters(&message.delay_seconds())).await.map_err(failed)?;
     Sent::of(&rows)
 }
 

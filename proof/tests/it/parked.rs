@@ -20,6 +20,7 @@ mod killers;
 mod kills;
 mod later;
 mod outage;
+mod pauses;
 mod stuck;
 mod together;
 

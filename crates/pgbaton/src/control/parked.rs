@@ -79,6 +79,12 @@ pub struct ParkedMessage {
     pub holds: bool,
     /// Whether it was discarded, and is here only to be left out: a row of an adopted table.
     pub given_up: bool,
+    /// How many replicas have died while they tried it alone.
+    pub deaths: i32,
+    /// Whether its key or its topic is paused, so that it is not tried.
+    pub paused: bool,
+    /// It is not delivered before this time, in UTC.
+    pub deliver_at: Option<String>,
     /// The id of the message that it waits behind.
     pub behind: Option<String>,
     /// Its id in the outbox.
@@ -110,6 +116,10 @@ impl ParkedMessage {
             (Some(at), _, _) if self.holds => format!("dead since {at}; its key waits for it"),
             (Some(at), _, _) => format!("dead since {at}; its key goes on"),
             (None, Some(behind), _) => format!("waits behind {behind}"),
+            (None, None, _) if self.paused => "is paused".to_owned(),
+            (None, None, Some(at)) if self.attempts == 0 && self.deliver_at.is_some() => {
+                format!("is delivered at {at}")
+            }
             (None, None, Some(at)) => format!("is tried at {at}"),
             (None, None, None) => "is tried next".to_owned(),
         }
@@ -235,14 +245,7 @@ async fn act_on(
     deed: Deed,
     which: &Selection,
 ) -> Result<i64, Error> {
-    connection.lock(sql::COMMAND_LOCK, &[]).await?;
-    if connection.then(sql::LANES_LOCK, &[(&relay, Type::TEXT)]).await?.is_empty() {
-        connection.roll_back().await?;
-        return Err(Error::refused(
-            format!("there is no relay {relay}"),
-            "`pgbaton relays list` shows those there are",
-        ));
-    }
+    stand_still(connection, relay).await?;
     let verb = match deed {
         Deed::TryNow => sql::PARKED_HURRY,
         Deed::Retry => sql::DEAD_RETRY,
@@ -257,6 +260,37 @@ async fn act_on(
     audit::write(connection, (deed.name(), Some(relay)), which, Some(count)).await?;
     connection.commit(sql::INCARNATION, &[]).await?;
     Ok(count)
+}
+
+/// Opens a transaction in which no acknowledgement of this relay is under way: what is set aside stands still. It waits for the lock
+/// of a lane only for a moment, and lets go of all others then: their acknowledgements wait behind it.
+///
+/// # Errors
+/// A relay that is not registered, or locks that could not be had.
+pub(super) async fn stand_still(connection: &Connection, relay: &str) -> Result<(), Error> {
+    const TIMES: usize = 40;
+    const AGAIN_AFTER: Duration = Duration::from_millis(250);
+    let mut times = 0;
+    loop {
+        connection.lock(sql::COMMAND_LOCK, &[]).await?;
+        connection.script("set local lock_timeout = '250ms'").await?;
+        match connection.then(sql::LANES_LOCK, &[(&relay, Type::TEXT)]).await {
+            Ok(lanes) if lanes.is_empty() => {
+                connection.roll_back().await?;
+                return Err(Error::refused(
+                    format!("there is no relay {relay}"),
+                    "`pgbaton relays list` shows those there are",
+                ));
+            }
+            Ok(_) => return Ok(()),
+            Err(error) if error.is_transient() && times < TIMES => {
+                connection.roll_back().await?;
+                times += 1;
+                tokio::time::sleep(AGAIN_AFTER).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 async fn chosen(
@@ -297,6 +331,9 @@ fn message(row: &Row) -> Result<ParkedMessage, Error> {
         code: row.try_get("code")?,
         holds: row.try_get("holds")?,
         given_up: row.try_get("given_up")?,
+        deaths: row.try_get("deaths")?,
+        paused: row.try_get("paused")?,
+        deliver_at: row.try_get("deliver_at")?,
         behind: row.try_get("behind")?,
         log_id: row.try_get("log_id")?,
         row_id: row.try_get("row_id")?,

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
+use super::pauses::Pauses;
 use super::publish::{self, LaneEnd, LaneEnded, LaneStart, Order};
 use super::{Relay, RelaySpec};
 use crate::clock::{self, SharedLease};
@@ -303,6 +304,9 @@ impl Identity {
             tracing::warn!(%relay, ?since, "no replica runs this relay: its messages wait until one does, or it is dropped");
         }
         self.metrics.outbox.unattended(self.unattended.names());
+        for (name, relay) in &self.relays {
+            relay.pause(Pauses::of(name, &seen.pauses));
+        }
         self.act(&connection, seen.holdings).await?;
         self.slot.put(connection);
         Ok(())

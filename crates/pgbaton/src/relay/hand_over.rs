@@ -127,6 +127,7 @@ impl LaneTask {
     /// One call, and what follows from its answer.
     async fn append(&mut self, batch: &mut Batch, hand: &mut Hand) -> Result<Handed, LaneEnd> {
         let relay = std::sync::Arc::clone(&self.relay);
+        self.wait_while_paused().await?;
         let turn = self.wait_for(relay.outage.turn()).await?;
         (hand.took, hand.stopped) = (false, false);
         if self.is_deadly(batch).await? {

@@ -425,12 +425,35 @@ impl LaneTask {
             part.hashes().iter().enumerate().filter(of_failed).map(|(place, _)| place).collect()
         } else {
             let (held, later) = (self.held(part).await?, part.take_later());
-            if later.is_empty() { held } else { BTreeSet::from_iter(held.into_iter().chain(later)).into_iter().collect() }
+            if later.is_empty() {
+                held
+            } else {
+                BTreeSet::from_iter(held.into_iter().chain(later)).into_iter().collect()
+            }
         };
         if !waits.is_empty() {
             part.set_aside(waits.into_iter().map(|place| (place, None)).collect());
         }
+        self.leave_out_what_is_paused(part);
         Ok(())
+    }
+
+    /// What an operator has paused is set aside, if it is not already, with what follows it.
+    fn leave_out_what_is_paused(&self, part: &mut Batch) {
+        let pauses = self.relay.pauses.borrow();
+        if !pauses.are_of_messages() {
+            return;
+        }
+        let paused = part.messages.iter().enumerate().filter(|(_, message)| pauses.hold(message.key, message.topic));
+        let paused = part.with_what_follows(paused.map(|(place, _)| place).collect());
+        part.set_aside(paused.into_iter().map(|place| (place, None)).collect());
+    }
+
+    /// Nothing is handed over while an operator has paused the lane.
+    pub(super) async fn wait_while_paused(&mut self) -> Result<(), LaneEnd> {
+        let (mut pauses, lane) = (self.relay.pauses.subscribe(), self.flow.grant.lane.number);
+        // It cannot be gone while its relay is there.
+        self.wait_for(async move { pauses.wait_for(|pauses| !pauses.stop(lane)).await.map(drop) }).await.map(drop)
     }
 
     /// Asked until there is an answer: without one nothing can be handed over in order.

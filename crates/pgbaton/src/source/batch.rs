@@ -207,7 +207,8 @@ impl Batch {
     }
 
     /// These places, which ascend, and those of later messages of their keys.
-    fn with_what_follows(&self, places: Vec<usize>) -> Vec<usize> {
+    #[must_use]
+    pub fn with_what_follows(&self, places: Vec<usize>) -> Vec<usize> {
         let Some(first) = places.first() else { return places };
         let mut waits = HashSet::new();
         let follows = |(place, hash): (usize, &i64)| {
@@ -238,8 +239,7 @@ impl Batch {
         let last = if let Rows::Log(rows) = &self.rows { rows.numbers.last().copied() } else { None };
         let behind =
             |aside: &mut Aside| matches!((&aside.row, last), (AsideRow::Log(number, _), Some(last)) if *number > last);
-        let parked =
-            Parking { aside: self.parked.aside.extract_if(.., behind).collect(), ..Parking::default() };
+        let parked = Parking { aside: self.parked.aside.extract_if(.., behind).collect(), ..Parking::default() };
         let (holding, later) = (Vec::new(), Vec::new());
         Self { grant: self.grant.clone(), stint: self.stint, messages, hashes, rows, seen, parked, holding, later }
     }
@@ -342,7 +342,17 @@ impl Batch {
     pub(crate) fn empty(grant: Grant, stint: Stint, memory: &Arc<Memory>) -> Self {
         let messages = HeldMessages::new(memory, Messages::default());
         let (rows, parked) = (Rows::Table(TableRows::none()), Parking::default());
-        Self { grant, stint, messages, hashes: Vec::new(), rows, seen: None, parked, holding: Vec::new(), later: Vec::new() }
+        Self {
+            grant,
+            stint,
+            messages,
+            hashes: Vec::new(),
+            rows,
+            seen: None,
+            parked,
+            holding: Vec::new(),
+            later: Vec::new(),
+        }
     }
 }
 

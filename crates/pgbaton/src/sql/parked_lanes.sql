@@ -1,6 +1,6 @@
 -- Which of these lanes have messages that were set aside, and how soon one of theirs is due.
 -- Parameters: $1 the relay, $2 the number of lanes, $3 the lanes.
--- Rows: one: the lanes, milliseconds, which may be negative (null if none is due ever), and how many rows of an adopted table are
+-- Rows: one: the lanes, milliseconds, which may be negative (null if none is due ever, or all that are left are paused), and how many rows of an adopted table are
 -- set aside, up to 1,000,000. Locks: none.
 -- Relies on: the index on the low twelve bits of the hash, of which each lane has some, and on (relay, next_at).
 select array(
@@ -9,7 +9,7 @@ select array(
       and exists (
         select from pg_catalog.generate_series(l.lane::bigint, 4095, $2::bigint) as b(bits)
         where exists (select from pgbaton.parked p where p.relay = $1::text and p.holds and p.hash & 4095 = b.bits))) as lanes,
-  (select extract(epoch from p.next_at - pg_catalog.now()) * 1000
+  (select extract(epoch from case when p.next_at < 'infinity' then p.next_at - pg_catalog.now() end) * 1000
    from pgbaton.parked p
    where p.relay = $1::text and p.next_at is not null and (p.hash & ($2::integer - 1))::integer = any($3::integer[])
    order by p.next_at limit 1)::float8 as due,

@@ -17,7 +17,7 @@ on_each_version!(
 );
 
 fn failed(after: Option<Duration>) -> Failed {
-    Failed { code: "sink.test".to_owned(), text: "a test".to_owned(), counts: true, after, holds: true }
+    Failed { code: "sink.test".to_owned(), text: "a test".to_owned(), counts: true, after, holds: true, suspect: false }
 }
 
 /// The next batch with messages.

@@ -26,7 +26,7 @@ on_each_version!(
 );
 
 /// Runs a command as the relay's role, which has to succeed. Gives what it tells with `--json`.
-async fn told(fixture: &Fixture, arguments: &[&str]) -> Value {
+pub(super) async fn told(fixture: &Fixture, arguments: &[&str]) -> Value {
     let output = fixture.pgbaton(&[arguments, &["--json", "--dsn", fixture.relay_dsn()]].concat()).await.unwrap();
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()

@@ -167,9 +167,10 @@ async fn replicas_that_are_killed_for_nothing_cost_no_message(major: u32) {
         fixture.inbox_sink("app.inbox")
     );
     // Before anything is written; then while suspects are tried, and between an attempt and its position.
-    for (n, fault) in ["lane.before_append:kill:1", "sink.checked:kill:1", "lane.delivered:kill:9", "lane.appended:kill:20"]
-        .into_iter()
-        .enumerate()
+    for (n, fault) in
+        ["lane.before_append:kill:1", "sink.checked:kill:1", "lane.delivered:kill:9", "lane.appended:kill:20"]
+            .into_iter()
+            .enumerate()
     {
         let mut replica = fixture.run_with_faults(&format!("r{n}"), &section, fault).unwrap();
         let ended = replica.wait(Duration::from_secs(60)).await;

@@ -37,10 +37,12 @@ fn arrival(endpoint: &Endpoint, topic: &str) -> Option<Instant> {
 async fn a_message_waits_for_its_time_and_its_key_waits_behind_it(major: u32) {
     let endpoint = endpoint().await;
     let scene = Scene::to(major, &endpoint, "").await;
-    let messages = [("k/1", Some("k"), Some(2.0)), ("k/2", Some("k"), None), ("alone", None, Some(2.0)), ("l/1", Some("l"), None)];
+    let messages =
+        [("k/1", Some("k"), Some(2.0)), ("k/2", Some("k"), None), ("alone", None, Some(2.0)), ("l/1", Some("l"), None)];
     let sent = send(&scene, &messages).await;
     send(&scene, &[("k/3", Some("k"), None), ("past", None, Some(-60.0)), ("never", None, Some(1e9))]).await;
-    until("what is due at once", async || arrival(&endpoint, "past").is_some() && arrival(&endpoint, "l/1").is_some()).await;
+    until("what is due at once", async || arrival(&endpoint, "past").is_some() && arrival(&endpoint, "l/1").is_some())
+        .await;
     assert!(sent.elapsed() < Duration::from_millis(1_500), "this machine is too slow for this test");
     until("they are set aside", async || scene.count("pgbaton.parked").await == 5).await;
     assert_eq!(scene.count("pgbaton.parked where code is null and attempts = 0 and faults = '[]'").await, 5);
@@ -58,7 +60,12 @@ async fn a_message_waits_for_its_time_and_its_key_waits_behind_it(major: u32) {
 async fn the_time_of_each_message_of_a_key_is_kept(major: u32) {
     let endpoint = endpoint().await;
     let scene = Scene::to(major, &endpoint, "").await;
-    let messages = [("k/1", Some("k"), Some(1.0)), ("k/2", Some("k"), Some(3.0)), ("k/3", Some("k"), Some(2.0)), ("k/4", Some("k"), None)];
+    let messages = [
+        ("k/1", Some("k"), Some(1.0)),
+        ("k/2", Some("k"), Some(3.0)),
+        ("k/3", Some("k"), Some(2.0)),
+        ("k/4", Some("k"), None),
+    ];
     let sent = send(&scene, &messages).await;
     until("the first one", async || endpoint.count() >= 1).await;
     let early = endpoint.count() == 1;

@@ -14,6 +14,7 @@ use crate::lane::{Epoch, Grant, Holdings, Lane, LaneFact, RelayName, ReplicaFact
 use crate::lease::{Beat, Lease};
 use crate::position::Incarnation;
 use crate::relay::Start;
+use crate::relay::pauses::Pause;
 use crate::source::SourceSpec;
 use crate::sql;
 
@@ -26,6 +27,7 @@ pub(super) struct Seen {
     pub(super) ttl: Duration,
     pub(super) beats: Vec<(ReplicaId, Beat)>,
     pub(super) holdings: Holdings,
+    pub(super) pauses: Vec<Pause>,
 }
 
 /// Registers a relay unless it is. What it has by then counts: the configuration only says what it gets at first.
@@ -148,6 +150,7 @@ pub(super) async fn watch(connection: &Connection) -> Result<Seen, Error> {
         ttl: Duration::ZERO,
         beats: Vec::new(),
         holdings: Holdings::default(),
+        pauses: Vec::new(),
     };
     for row in &rows {
         match row.try_get::<_, &str>("kind")? {
@@ -159,7 +162,10 @@ pub(super) async fn watch(connection: &Connection) -> Result<Seen, Error> {
                 seen.holdings.replicas.push(replica);
             }
             "l" => seen.holdings.lanes.push(lane(row)?),
-            _ => {}
+            _ => {
+                let paused: Option<&str> = row.try_get("pauses")?;
+                seen.pauses = paused.map(Pause::read).transpose()?.unwrap_or_default();
+            }
         }
     }
     Ok(seen)

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::{Notify, OnceCell, Semaphore, mpsc};
+use tokio::sync::{Notify, OnceCell, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::super::{Flows, OPENINGS, Outage, Relay, RelaySpec, acknowledge, read, wake};
@@ -51,6 +51,7 @@ pub(super) fn relay(
         look_again: Arc::clone(look_again),
         unreadable: AtomicBool::new(false),
         refused: Mutex::default(),
+        pauses: watch::Sender::default(),
         suspects: Arc::clone(suspects),
         openings: Semaphore::new(OPENINGS),
     });

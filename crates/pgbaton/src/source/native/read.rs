@@ -298,7 +298,17 @@ impl NativeSource {
             let messages = HeldMessages::new(&self.memory, messages);
             let rows = Rows::Log(LogRows { step: Arc::clone(&place), numbers, end });
             let parked = Parking::default();
-            Batch { grant: grant.clone(), stint, messages, hashes, rows, seen: None, parked, holding: Vec::new(), later }
+            Batch {
+                grant: grant.clone(),
+                stint,
+                messages,
+                hashes,
+                rows,
+                seen: None,
+                parked,
+                holding: Vec::new(),
+                later,
+            }
         };
         all.map(batch).collect()
     }

@@ -38,7 +38,8 @@ pub(super) fn rows_of(bookmark: &Bookmark, columns: usize) -> Result<(Vec<TakenR
     let aside =
         aside.into_iter().map(|(row, hash, failed)| Aside { hash, row: AsideRow::Table(row), failed, suspect: false });
     let (gone, hashes) = carried.into_iter().unzip();
-    let parked = Parking { aside: aside.collect(), tried: TriedAgain { gone, failed: Vec::new(), hashes }, later: None };
+    let parked =
+        Parking { aside: aside.collect(), tried: TriedAgain { gone, failed: Vec::new(), hashes }, later: None };
     Ok((rows.chunks(columns).zip(versions).map(row).collect(), parked))
 }
 
