@@ -150,6 +150,29 @@ begin
   return null;
 end $_$;
 
+CREATE TABLE pgbaton.pause (
+    relay text NOT NULL,
+    lane integer,
+    key text,
+    topic text,
+    topic_like text GENERATED ALWAYS AS (replace(replace(replace(replace(topic, '\'::text, '\\'::text), '%'::text, '\%'::text), '_'::text, '\_'::text), '*'::text, '%'::text)) STORED,
+    paused_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    who text DEFAULT SESSION_USER NOT NULL,
+    CONSTRAINT pause_check CHECK ((num_nonnulls(lane, key, topic) <= 1))
+);
+
+CREATE FUNCTION pgbaton.next_try(relay text, key text, topic text, at timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE
+    BEGIN ATOMIC
+ SELECT
+         CASE
+             WHEN (EXISTS ( SELECT
+                FROM pgbaton.pause p
+               WHERE ((p.relay = next_try.relay) AND ((p.key = next_try.key) OR (next_try.topic ~~ p.topic_like))))) THEN 'infinity'::timestamp with time zone
+             ELSE at
+         END AS at;
+END;
+
 CREATE FUNCTION pgbaton.rebase(forsake integer, OUT messages bigint, OUT due bigint) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -288,6 +311,7 @@ CREATE TABLE pgbaton.outbox (
     payload_json json,
     headers json,
     created_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
+    deliver_at timestamp with time zone,
     message_id uuid DEFAULT gen_random_uuid() NOT NULL,
     hash bigint GENERATED ALWAYS AS (hashtextextended((COALESCE(key, (message_id)::text) COLLATE "C"), (0)::bigint)) STORED NOT NULL,
     CONSTRAINT outbox_has_two_payloads CHECK ((num_nonnulls(payload, payload_json) <= 1)),
@@ -297,35 +321,35 @@ CREATE TABLE pgbaton.outbox (
 )
 PARTITION BY LIST (segment);
 
-CREATE FUNCTION pgbaton.send(topic text, payload bytea, key text DEFAULT NULL::text, headers json DEFAULT NULL::json, message_id uuid DEFAULT gen_random_uuid()) RETURNS bigint
+CREATE FUNCTION pgbaton.send(topic text, payload bytea, key text DEFAULT NULL::text, headers json DEFAULT NULL::json, message_id uuid DEFAULT gen_random_uuid(), deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint
     LANGUAGE sql
     BEGIN ATOMIC
- INSERT INTO pgbaton.outbox (topic, key, payload, headers, message_id)
-   VALUES (send.topic, send.key, send.payload, send.headers, send.message_id)
+ INSERT INTO pgbaton.outbox (topic, key, payload, headers, message_id, deliver_at)
+   VALUES (send.topic, send.key, send.payload, send.headers, send.message_id, send.deliver_at)
    RETURNING outbox.id;
 END;
 
-CREATE FUNCTION pgbaton.send(topic text, payload json, key text DEFAULT NULL::text, headers json DEFAULT NULL::json, message_id uuid DEFAULT gen_random_uuid()) RETURNS bigint
+CREATE FUNCTION pgbaton.send(topic text, payload json, key text DEFAULT NULL::text, headers json DEFAULT NULL::json, message_id uuid DEFAULT gen_random_uuid(), deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint
     LANGUAGE sql
     BEGIN ATOMIC
- INSERT INTO pgbaton.outbox (topic, key, payload_json, headers, message_id)
-   VALUES (send.topic, send.key, send.payload, send.headers, send.message_id)
+ INSERT INTO pgbaton.outbox (topic, key, payload_json, headers, message_id, deliver_at)
+   VALUES (send.topic, send.key, send.payload, send.headers, send.message_id, send.deliver_at)
    RETURNING outbox.id;
 END;
 
-CREATE FUNCTION pgbaton.send(topic text, payload jsonb, key text DEFAULT NULL::text, headers json DEFAULT NULL::json, message_id uuid DEFAULT gen_random_uuid()) RETURNS bigint
+CREATE FUNCTION pgbaton.send(topic text, payload jsonb, key text DEFAULT NULL::text, headers json DEFAULT NULL::json, message_id uuid DEFAULT gen_random_uuid(), deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint
     LANGUAGE sql
     BEGIN ATOMIC
- INSERT INTO pgbaton.outbox (topic, key, payload_json, headers, message_id)
-   VALUES (send.topic, send.key, (send.payload)::json, send.headers, send.message_id)
+ INSERT INTO pgbaton.outbox (topic, key, payload_json, headers, message_id, deliver_at)
+   VALUES (send.topic, send.key, (send.payload)::json, send.headers, send.message_id, send.deliver_at)
    RETURNING outbox.id;
 END;
 
-CREATE FUNCTION pgbaton.send(topic text, payload text, key text DEFAULT NULL::text, headers json DEFAULT NULL::json, message_id uuid DEFAULT gen_random_uuid()) RETURNS bigint
+CREATE FUNCTION pgbaton.send(topic text, payload text, key text DEFAULT NULL::text, headers json DEFAULT NULL::json, message_id uuid DEFAULT gen_random_uuid(), deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint
     LANGUAGE sql
     BEGIN ATOMIC
- INSERT INTO pgbaton.outbox (topic, key, payload, headers, message_id)
-   VALUES (send.topic, send.key, convert_to(send.payload, 'UTF8'::name), send.headers, send.message_id)
+ INSERT INTO pgbaton.outbox (topic, key, payload, headers, message_id, deliver_at)
+   VALUES (send.topic, send.key, convert_to(send.payload, 'UTF8'::name), send.headers, send.message_id, send.deliver_at)
    RETURNING outbox.id;
 END;
 
@@ -426,6 +450,7 @@ CREATE TABLE pgbaton.lane (
     lanes integer NOT NULL,
     owner uuid,
     epoch bigint DEFAULT 0 NOT NULL,
+    deaths integer DEFAULT 0 NOT NULL,
     CONSTRAINT lane_check CHECK (((lanes > 0) AND ((lanes & (lanes - 1)) = 0) AND (lane >= 0) AND (lane < lanes)))
 )
 WITH (fillfactor='50');
@@ -554,6 +579,7 @@ CREATE TABLE pgbaton.outbox_0 (
     payload_json json,
     headers json,
     created_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
+    deliver_at timestamp with time zone,
     message_id uuid DEFAULT gen_random_uuid() NOT NULL,
     hash bigint GENERATED ALWAYS AS (hashtextextended((COALESCE(key, (message_id)::text) COLLATE "C"), (0)::bigint)) STORED NOT NULL,
     CONSTRAINT outbox_has_two_payloads CHECK ((num_nonnulls(payload, payload_json) <= 1)),
@@ -587,6 +613,7 @@ CREATE TABLE pgbaton.parked (
     payload_json json,
     size integer NOT NULL,
     created_at timestamp with time zone NOT NULL,
+    deliver_at timestamp with time zone,
     attempts integer DEFAULT 0 NOT NULL,
     next_at timestamp with time zone,
     first_at timestamp with time zone,
@@ -596,6 +623,9 @@ CREATE TABLE pgbaton.parked (
     dead_at timestamp with time zone,
     holds boolean DEFAULT true NOT NULL,
     given_up boolean DEFAULT false NOT NULL,
+    suspect boolean DEFAULT false NOT NULL,
+    trying uuid,
+    deaths integer DEFAULT 0 NOT NULL,
     parked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     CONSTRAINT parked_check CHECK ((((xid IS NULL) = (log_id IS NULL)) AND ((log_id IS NULL) <> (row_id IS NULL)))),
     CONSTRAINT parked_check1 CHECK (((next_at IS NULL) OR (dead_at IS NULL))),
@@ -679,6 +709,9 @@ ALTER TABLE ONLY pgbaton.migration
 ALTER TABLE ONLY pgbaton.parked
     ADD CONSTRAINT parked_pkey PRIMARY KEY (relay, id);
 
+ALTER TABLE ONLY pgbaton.pause
+    ADD CONSTRAINT pause_relay_lane_key_topic_key UNIQUE NULLS NOT DISTINCT (relay, lane, key, topic);
+
 ALTER TABLE ONLY pgbaton.position_leaf
     ADD CONSTRAINT position_leaf_pkey PRIMARY KEY (only_row);
 
@@ -717,6 +750,8 @@ CREATE INDEX parked_lane ON pgbaton.parked USING btree (relay, ((hash & (4095)::
 
 CREATE INDEX parked_row ON pgbaton.parked USING btree (relay, row_hash) WHERE (row_id IS NOT NULL);
 
+CREATE INDEX parked_trying ON pgbaton.parked USING btree (trying) WHERE (trying IS NOT NULL);
+
 CREATE UNIQUE INDEX position_newest ON ONLY pgbaton."position" USING btree (leaf, relay, lane, epoch DESC, seq DESC);
 
 CREATE UNIQUE INDEX position_0_leaf_relay_lane_epoch_seq_idx ON pgbaton.position_0 USING btree (leaf, relay, lane, epoch DESC, seq DESC);
@@ -732,6 +767,9 @@ ALTER TABLE ONLY pgbaton.lane
 
 ALTER TABLE ONLY pgbaton.lane
     ADD CONSTRAINT lane_relay_fkey FOREIGN KEY (relay) REFERENCES pgbaton.relay(name);
+
+ALTER TABLE ONLY pgbaton.pause
+    ADD CONSTRAINT pause_relay_fkey FOREIGN KEY (relay) REFERENCES pgbaton.relay(name) ON DELETE CASCADE;
 
 -- leaf pgbaton.outbox_0 FOR VALUES IN ('0')
 -- leaf pgbaton.outbox_1 FOR VALUES IN ('1')

@@ -12,7 +12,8 @@ from (
   order by p.next_at limit $4::bigint
 ) h cross join lateral (
   select c.* from (
-    select b.*, pg_catalog.bool_or(b.dead_at is not null or b.deliver_at > pg_catalog.now()) over (order by b.number) as stops
+    select b.*, pg_catalog.bool_or(b.dead_at is not null or coalesce(b.deliver_at > pg_catalog.now(), false))
+                 over (order by b.number) as stops
     from (
       select w.* from pgbaton.parked w where w.relay = $1::text and w.hash = h.hash and w.holds and w.number >= h.number
       order by w.relay, w.hash, w.number limit $5::bigint

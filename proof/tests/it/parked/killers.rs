@@ -68,6 +68,9 @@ fn section(endpoint: &Endpoint, more: &str) -> String {
     format!("[relays.orders]\nlanes = 4\nsink = {sink}\n{more}")
 }
 
+/// Twice died of, and given up.
+const TWICE: usize = 3;
+
 /// What is known of the dead message: its topic, code and deaths, and the codes of its faults.
 async fn known(admin: &Client) -> (String, String, i32, Vec<String>) {
     let sql = "select topic, code, deaths, array(select f ->> 'code' from jsonb_array_elements(faults) f)
@@ -90,8 +93,7 @@ async fn a_message_that_kills_its_owners_is_found_and_set_aside(major: u32) {
     let (deaths, replica) = until_it_is_dead(&admin, &mut asked, start).await;
     // Two that told nobody what they died of, and two that tried it alone.
     assert_eq!(deaths, 4);
-    // Suspected, twice died of, and given up.
-    assert_eq!(known(&admin).await, ("bad/2".to_owned(), "relay.died".to_owned(), 2, died(4)));
+    assert_eq!(known(&admin).await, ("bad/2".to_owned(), "relay.died".to_owned(), 2, died(TWICE)));
     let waits = "select count(*) from pgbaton.parked where dead_at is null and topic <> all($1::text[])";
     let behind = topics("bad", 20);
     until("nothing else is set aside", async || {
@@ -122,7 +124,7 @@ async fn a_row_that_kills_its_owners_is_found_and_set_aside(major: u32) {
     let start = |n| adopted.fixture.run(&format!("r{n}"), &text).unwrap();
     let (deaths, replica) = until_it_is_dead(&adopted.admin, &mut asked, start).await;
     assert_eq!(deaths, 4);
-    assert_eq!(known(&adopted.admin).await, ("bad/2".to_owned(), "relay.died".to_owned(), 2, died(4)));
+    assert_eq!(known(&adopted.admin).await, ("bad/2".to_owned(), "relay.died".to_owned(), 2, died(TWICE)));
     until("all others are marked", async || adopted.pending().await == 1).await;
     until("nothing else is set aside", async || adopted.count("pgbaton.parked").await == 1).await;
     drop(replica);
@@ -138,7 +140,7 @@ async fn a_message_that_kills_when_it_is_tried_again_is_found(major: u32) {
     });
     let refusing = refusing.await.unwrap();
     insert(&admin, &KEYS, 5).await;
-    let mut first = fixture.run("first", &section(&refusing, "[relays.orders.retry]\nfirst = \"1h\"\n")).unwrap();
+    let mut first = fixture.run("first", &section(&refusing, "[relays.orders.retry]\nfirst = \"1h\"\ncap = \"1h\"\n")).unwrap();
     let waiting = "select count(*) = 4 and (select count(*) from pgbaton.parked) = 20 from pgbaton.parked where next_at is not null";
     until("they are set aside", async || admin.query_one(waiting, &[]).await.unwrap().get(0)).await;
     first.kill().unwrap();

@@ -82,6 +82,8 @@ async fn a_message_that_waits_survives_its_owner(major: u32) {
     send(&scene, &[("k/1", Some("k"), Some(3_600.0)), ("k/2", Some("k"), None), ("l/1", Some("l"), None)]).await;
     until("what is due", async || endpoint.count() == 1).await;
     until("the others are set aside", async || scene.count("pgbaton.parked").await == 2).await;
+    // Its position is written by then.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     scene.replica.kill().unwrap();
     scene.replica = scene.fixture.run("r2", &scene.section).unwrap();
     until("it has its lanes", async || !scene.replica.lines_with("lanes taken over").is_empty()).await;
