@@ -1,7 +1,7 @@
 //! The command line.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use pgbaton::Database;
@@ -119,6 +119,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: DeadCommand,
     },
+    /// Deliver messages again that were delivered, as far as the outbox still holds them.
+    Replay(ReplayArgs),
     /// Deliver nothing of a relay, a lane, a key or topics until it is resumed.
     Pause(PauseArgs),
     /// Go on with what is paused.
@@ -279,6 +281,36 @@ impl WhatArgs {
     }
 }
 
+/// What is delivered again: messages of which all holds that is given.
+#[derive(ClapArgs)]
+pub(crate) struct ReplayArgs {
+    /// The relay to whose sink they go. What it has not delivered yet comes anyway, and is left out.
+    pub(crate) relay: String,
+    /// With this message id. May be given several times.
+    #[arg(long = "id", value_name = "ID")]
+    pub(crate) ids: Vec<String>,
+    /// Of this key.
+    #[arg(long)]
+    pub(crate) key: Option<String>,
+    /// Whose topic is like this: `*` stands for any text.
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) topic: Option<String>,
+    /// Inserted at this time or later, such as 2026-12-01T10:00:00Z, or so long ago at most, such as 2h.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) since: Option<SystemTime>,
+    /// Inserted before this time, or longer ago than that.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) until: Option<SystemTime>,
+    /// All that the outbox still holds.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Under the same message ids: a receiver that drops repeats drops them. Otherwise each gets a new one.
+    #[arg(long)]
+    pub(crate) keep_ids: bool,
+    #[command(flatten)]
+    pub(crate) act: ActArgs,
+}
+
 #[derive(ClapArgs)]
 pub(crate) struct PauseArgs {
     /// The relay.
@@ -414,6 +446,13 @@ fn whole_seconds(text: &str) -> Result<Duration, String> {
 fn seconds_from_one(text: &str) -> Result<Duration, String> {
     let given = whole_seconds(text)?;
     if given.is_zero() { Err("is nothing: a segment is written to for 1s at least".to_owned()) } else { Ok(given) }
+}
+
+/// A time, or how long ago it was by this machine's clock.
+fn time(text: &str) -> Result<SystemTime, String> {
+    let ago = pgbaton::config::duration(text).and_then(|ago| SystemTime::now().checked_sub(ago));
+    ago.or_else(|| pgbaton::config::time(text))
+        .ok_or_else(|| "is neither a time such as 2026-12-01T10:00:00Z nor how long ago, such as 90s, 15m or 2h".to_owned())
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

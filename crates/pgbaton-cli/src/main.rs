@@ -13,6 +13,7 @@ mod messages;
 mod pauses;
 mod rebase;
 mod relays;
+mod replay;
 mod schema;
 mod segments;
 mod send;
@@ -113,6 +114,7 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Messages { command: MessagesCommand::Retry(which) } => messages::act(&which, Deed::TryNow).await,
         Command::Dead { command: DeadCommand::Retry(which) } => messages::act(&which, Deed::Retry).await,
         Command::Dead { command: DeadCommand::Discard(which) } => messages::act(&which, Deed::Discard).await,
+        Command::Replay(args) => replay::run(&args).await,
         Command::Pause(args) => pauses::pause(&args).await,
         Command::Resume(args) => pauses::resume(&args).await,
         Command::Pauses(show) => pauses::list(&show).await,

@@ -27,7 +27,7 @@ mod section;
 mod sink;
 mod source;
 
-pub use section::duration;
+pub use section::{duration, time};
 pub(crate) use section::is_plain;
 use section::{Problems, Section};
 

@@ -17,6 +17,7 @@ pub mod parked;
 pub mod pauses;
 pub mod rebase;
 pub mod relays;
+pub mod replay;
 mod replicas;
 pub mod segments;
 

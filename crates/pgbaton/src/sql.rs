@@ -119,6 +119,7 @@ verbs! {
     RELAYS = "relays",
     RELEASE = "release",
     RENEW = "renew",
+    REPLAY = "replay",
     REPLICAS = "replicas",
     RESUME = "resume",
     RING = "ring",

@@ -21,6 +21,7 @@ mod kills;
 mod later;
 mod outage;
 mod pauses;
+mod replays;
 mod stuck;
 mod together;
 

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use toml::{Table, Value};
 
@@ -251,6 +251,12 @@ pub(crate) fn is_plain(c: char) -> bool {
 #[must_use]
 pub fn duration(text: &str) -> Option<Duration> {
     Duration::try_from(text.parse::<jiff::SignedDuration>().ok()?).ok()
+}
+
+/// A time with its offset, as in `2026-12-01T10:00:00Z` or `2026-12-01T11:00+01:00`. None if it is not one.
+#[must_use]
+pub fn time(text: &str) -> Option<SystemTime> {
+    Some(text.parse::<jiff::Timestamp>().ok()?.into())
 }
 
 fn file_key(name: &str) -> String {

@@ -54,17 +54,18 @@ fn unreadable(error: &serde_json::Error) -> Error {
     Error::new(Kind::Internal, format!("pgbaton.audit holds something that is no JSON: {error}"))
 }
 
-/// Writes down what is done in this open transaction.
+/// Writes down what is done in this open transaction. Gives the line's number.
 pub(super) async fn write(
     connection: &Connection,
     (what, relay): (&str, Option<&str>),
     details: &impl Serialize,
     messages: Option<i64>,
-) -> Result<(), Error> {
+) -> Result<i64, Error> {
     let details = serde_json::to_string(details)
         .map_err(|error| Error::new(Kind::Internal, "what is done cannot be written down").because(error))?;
     let parameters: [Parameter<'_>; 4] =
         [(&what, Type::TEXT), (&relay, Type::TEXT), (&details, Type::TEXT), (&messages, Type::INT8)];
-    connection.then(sql::AUDIT_WRITE, &parameters).await?;
-    Ok(())
+    let rows = connection.then(sql::AUDIT_WRITE, &parameters).await?;
+    let row = rows.first().ok_or_else(|| Error::new(Kind::Internal, "nothing was written into pgbaton.audit"))?;
+    Ok(row.try_get(0)?)
 }

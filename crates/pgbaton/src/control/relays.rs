@@ -61,7 +61,7 @@ async fn list_on(connection: &Connection) -> Result<Vec<RelayStatus>, Error> {
         .collect()
 }
 
-async fn find(connection: &Connection, name: &str) -> Result<RelayStatus, Error> {
+pub(super) async fn find(connection: &Connection, name: &str) -> Result<RelayStatus, Error> {
     list_on(connection).await?.into_iter().find(|relay| relay.name == name).ok_or_else(|| {
         Error::refused(format!("there is no relay {name}"), "`pgbaton relays list` shows those there are")
     })

@@ -33,7 +33,7 @@ pub(super) async fn told(fixture: &Fixture, arguments: &[&str]) -> Value {
 }
 
 /// What a command says that is refused as a wrong command line.
-async fn refused(fixture: &Fixture, arguments: &[&str]) -> String {
+pub(super) async fn refused(fixture: &Fixture, arguments: &[&str]) -> String {
     let output = fixture.pgbaton(&[arguments, &["--dsn", fixture.relay_dsn()]].concat()).await.unwrap();
     assert_eq!(output.status.code(), Some(2), "{arguments:?}");
     String::from_utf8(output.stderr).unwrap()
@@ -55,7 +55,7 @@ async fn failing(mended: &Arc<AtomicBool>) -> Endpoint {
     .unwrap()
 }
 
-const LATER: &str = "[relays.orders.retry]\nfirst = \"1h\"\ncap = \"1h\"\n";
+pub(super) const LATER: &str = "[relays.orders.retry]\nfirst = \"1h\"\ncap = \"1h\"\n";
 
 /// A scene in which one message is dead and another one waits for its next attempt.
 async fn scene(major: u32, mended: &Arc<AtomicBool>) -> (Endpoint, Scene) {

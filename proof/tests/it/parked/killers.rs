@@ -10,7 +10,8 @@ use proof::process::Process;
 use tokio::sync::mpsc;
 use tokio_postgres::Client;
 
-use super::{KEYS, SOON_AGAIN, insert, taken, topics};
+use super::commands::LATER;
+use super::{KEYS, SOON_AGAIN, Scene, insert, taken, topics};
 use crate::adopted::{Adopted, SOURCE};
 use crate::hand::{SOON, until};
 
@@ -19,6 +20,7 @@ on_each_version!(
     a_row_that_kills_its_owners_is_found_and_set_aside,
     a_message_that_kills_when_it_is_tried_again_is_found,
     replicas_that_are_killed_for_nothing_cost_no_message,
+    only_a_death_counts,
 );
 
 /// No replica outlives a message of this topic: the endpoint tells of it, and waits for the end.
@@ -140,7 +142,7 @@ async fn a_message_that_kills_when_it_is_tried_again_is_found(major: u32) {
     });
     let refusing = refusing.await.unwrap();
     insert(&admin, &KEYS, 5).await;
-    let mut first = fixture.run("first", &section(&refusing, "[relays.orders.retry]\nfirst = \"1h\"\ncap = \"1h\"\n")).unwrap();
+    let mut first = fixture.run("first", &section(&refusing, LATER)).unwrap();
     let waiting = "select count(*) = 4 and (select count(*) from pgbaton.parked) = 20 from pgbaton.parked where next_at is not null";
     until("they are set aside", async || admin.query_one(waiting, &[]).await.unwrap().get(0)).await;
     first.kill().unwrap();
@@ -185,4 +187,29 @@ async fn replicas_that_are_killed_for_nothing_cost_no_message(major: u32) {
                          split_part(topic, '/', 2)::integer as wanted from app.inbox) o where place <> wanted";
     assert_eq!(super::count(&admin, order).await, 0, "each key is in order");
     drop(last);
+}
+
+/// Not that a replica that lives has tried it, and gave the lane away before there was an answer.
+async fn only_a_death_counts(major: u32) {
+    let endpoint = Endpoint::start(|received: Arc<Received>| async move {
+        Reply::Status(if received.header("pgbaton-topic") == "bad/1" { 500 } else { 204 })
+    });
+    let endpoint = endpoint.await.unwrap();
+    let scene = Scene::to(major, &endpoint, LATER).await;
+    let other = scene.fixture.run("r2", &scene.section).unwrap();
+    until("both have lanes", async || !other.lines_with("lanes taken over").is_empty()).await;
+    scene.insert(&KEYS, 1).await;
+    until("it is set aside", async || scene.count("pgbaton.parked where attempts = 1").await == 1).await;
+    let other = "select r.id from pgbaton.replica r where r.id <> (
+                   select l.owner from pgbaton.lane l, pgbaton.parked p where l.lane = p.hash & (l.lanes - 1))";
+    for (trying, deaths) in [(other, 0), ("gen_random_uuid()", 1)] {
+        let tries = format!("update pgbaton.parked set suspect = true, next_at = now(), trying = ({trying})");
+        let attempts: i32 = scene.admin.query_one("select attempts from pgbaton.parked", &[]).await.unwrap().get(0);
+        scene.admin.batch_execute(&tries).await.unwrap();
+        let tried = format!("pgbaton.parked where attempts = {} and trying is null", attempts + 1);
+        until("it was tried again", async || scene.count(&tried).await == 1).await;
+        let row = scene.admin.query_one("select deaths, jsonb_array_length(faults) from pgbaton.parked", &[]);
+        let row = row.await.unwrap();
+        assert_eq!((row.get::<_, i32>(0), row.get::<_, i32>(1)), (deaths, attempts + 1 + deaths));
+    }
 }
