@@ -16,6 +16,7 @@ mod schema;
 mod segments;
 mod send;
 mod status;
+mod trace;
 #[cfg_attr(not(feature = "traces"), path = "no_traces.rs")]
 mod traces;
 
@@ -112,6 +113,7 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Messages { command: MessagesCommand::Retry(which) } => messages::act(&which, Deed::TryNow).await,
         Command::Dead { command: DeadCommand::Retry(which) } => messages::act(&which, Deed::Retry).await,
         Command::Dead { command: DeadCommand::Discard(which) } => messages::act(&which, Deed::Discard).await,
+        Command::Trace(args) => trace::run(&args).await,
         Command::Audit { relay, most, show } => messages::audit(relay.as_deref(), most.limit, &show).await,
         Command::Rebase { act, forsake_timeline } => rebase::rebase(&act, forsake_timeline).await,
         Command::Confirm { database } => rebase::confirm(&database).await,

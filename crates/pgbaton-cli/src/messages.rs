@@ -42,7 +42,7 @@ fn table(messages: &[ParkedMessage]) -> String {
 }
 
 /// An application's text on one line of a terminal.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 

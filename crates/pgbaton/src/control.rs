@@ -18,6 +18,7 @@ pub mod rebase;
 pub mod relays;
 mod replicas;
 pub mod segments;
+pub mod trace;
 
 /// A connection to a database whose schema is of this version.
 async fn checked(database: &Database) -> Result<Connection, Error> {

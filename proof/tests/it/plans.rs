@@ -184,7 +184,22 @@ async fn reads(client: &Client, facts: &Facts) -> Vec<(String, Explained)> {
     assert_scans(&message, "id_idx", "message");
     assert!(message.examined() <= 1, "{message:?}");
     all.push(("message".to_owned(), message));
+    all.extend(traces(client, facts).await);
     all
+}
+
+/// What `pgbaton trace` asks of the log.
+async fn traces(client: &Client, facts: &Facts) -> Vec<(String, Explained)> {
+    /// As its file says.
+    const LOOKED_AT: u64 = 20_000;
+    let number = read(client, "trace_number", &[&facts.ceiling.to_string()]).await;
+    assert_scans(&number, "id_idx", "trace_number");
+    assert!(number.examined() <= 1, "{number:?}");
+    let before = facts.ceiling.max(1).to_string();
+    let ahead = read(client, "trace_ahead", &["0", &before, &facts.before, "16", "1"]).await;
+    assert_scans(&ahead, "id_idx", "trace_ahead");
+    assert!(ahead.examined() <= LOOKED_AT + LEAVES, "{ahead:?}");
+    vec![("trace_number".to_owned(), number), ("trace_ahead".to_owned(), ahead)]
 }
 
 async fn window_of(client: &Client, verb: &str, arguments: &[&str]) -> (String, Explained) {
