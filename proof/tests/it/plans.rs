@@ -199,7 +199,15 @@ async fn traces(client: &Client, facts: &Facts) -> Vec<(String, Explained)> {
     let ahead = read(client, "trace_ahead", &["0", &before, &facts.before, "16", "1"]).await;
     assert_scans(&ahead, "id_idx", "trace_ahead");
     assert!(ahead.examined() <= LOOKED_AT + LEAVES, "{ahead:?}");
-    vec![("trace_number".to_owned(), number), ("trace_ahead".to_owned(), ahead)]
+    // What no index serves is read from one segment, and as a whole.
+    let begin = format!("begin isolation level read committed read only; {LIMITS}; {SETTINGS}");
+    let settings = text("trace_settings").replace("$1::text", "'30000'");
+    let id = "'00000000-0000-0000-0000-0000000000aa'";
+    let found = explain(client, &format!("{begin}; {settings}"), text("trace_message_id"), &["1", id]).await;
+    assert_plain(&found, "trace_message_id");
+    let scans: Vec<_> = found.outbox_scans().map(|scan| (scan.kind.as_str(), scan.table.as_deref())).collect();
+    assert_eq!(scans, [("Seq Scan", Some("outbox_1"))], "{found:?}");
+    vec![("trace_number".to_owned(), number), ("trace_ahead".to_owned(), ahead), ("trace_message_id".to_owned(), found)]
 }
 
 async fn window_of(client: &Client, verb: &str, arguments: &[&str]) -> (String, Explained) {

@@ -37,9 +37,14 @@ pub struct Question {
     pub id: String,
     /// Of this relay alone; `None`: of all.
     pub relay: Option<String>,
-    /// How long messages are looked through for an id that no index knows.
+    /// How long messages are looked through for an id that no index knows: a day at most.
     pub within: Duration,
 }
+
+/// Nobody waits for longer.
+const LONGEST: Duration = Duration::from_secs(86_400);
+/// What an answer takes besides what the server was asked to take for it.
+const ON_THE_WAY: Duration = Duration::from_secs(10);
 
 /// What a configuration says its relays read, by their names: what the database does not know.
 #[derive(Debug, Clone, Default)]
@@ -254,7 +259,9 @@ impl Named {
 /// A relay that is not registered, an id that is none, a database that cannot be reached or is in recovery, a schema of another version,
 /// and a database or server that positions were not written in: nothing they say counts there.
 pub async fn find(database: &Database, question: &Question, reads: &Reads) -> Result<Trace, Error> {
-    let connection = checked(database).await?;
+    let question = &Question { within: question.within.min(LONGEST), ..question.clone() };
+    let patience = database.patience().max(question.within + ON_THE_WAY);
+    let connection = checked(database).await?.waiting(patience);
     let [home] = connection.pipeline(Access::Look, [(sql::OUTBOX_FACTS, &[])]).await?;
     let here = incarnation(&home).map_err(on_the_primary)?;
     native::check_server(home.first())?;

@@ -278,6 +278,9 @@ fn in_relay(
     };
     let position = lane.as_ref().and_then(|lane| lane.position.as_ref());
     let stands = position.map(|position| standing(position, xid, message.number, Ended::Committed));
+    // Another message with the same id may be set aside: with this one it is one message as soon as the position has passed both.
+    let aside =
+        aside.filter(|aside| aside.log_id == Some(message.number) || stands.is_none_or(super::Standing::is_passed));
     let state = match (&aside, stands, takes_topic) {
         (Some(aside), ..) => words::state_of(aside),
         (None, None, _) => State::NotKnown,
