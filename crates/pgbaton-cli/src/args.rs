@@ -127,6 +127,9 @@ pub(crate) enum Command {
     Resume(ResumeArgs),
     /// Show what is paused.
     Pauses(ShowArgs),
+    /// Say where one message is and why: written when and by which transaction, its lane and owner, how far that is, what it waits
+    /// for. Exit code 1 if there is no such message.
+    Trace(TraceArgs),
     /// Show what operators have done with commands, the newest first.
     Audit {
         /// Of this relay alone.
@@ -237,6 +240,22 @@ pub(crate) struct ShowOneArgs {
     /// Show headers and payload, too.
     #[arg(long)]
     pub(crate) payload: bool,
+    #[command(flatten)]
+    pub(crate) show: ShowArgs,
+}
+
+/// Which message is traced.
+#[derive(ClapArgs)]
+pub(crate) struct TraceArgs {
+    /// Its message id, as the sink sees it, or its number in the outbox, which is found faster. Of an adopted table the relay and the
+    /// id of the row, such as orders:7.
+    pub(crate) id: String,
+    /// In this relay alone. If it adopts a table, the id of the row will do.
+    #[arg(long)]
+    pub(crate) relay: Option<String>,
+    /// For how long messages are looked through for a message id, such as 5m: no index knows it.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    pub(crate) within: Duration,
     #[command(flatten)]
     pub(crate) show: ShowArgs,
 }

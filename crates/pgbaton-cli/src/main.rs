@@ -18,6 +18,7 @@ mod schema;
 mod segments;
 mod send;
 mod status;
+mod trace;
 #[cfg_attr(not(feature = "traces"), path = "no_traces.rs")]
 mod traces;
 
@@ -118,6 +119,7 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Pause(args) => pauses::pause(&args).await,
         Command::Resume(args) => pauses::resume(&args).await,
         Command::Pauses(show) => pauses::list(&show).await,
+        Command::Trace(args) => trace::run(&args).await,
         Command::Audit { relay, most, show } => messages::audit(relay.as_deref(), most.limit, &show).await,
         Command::Rebase { act, forsake_timeline } => rebase::rebase(&act, forsake_timeline).await,
         Command::Confirm { database } => rebase::confirm(&database).await,

@@ -20,6 +20,7 @@ pub mod relays;
 pub mod replay;
 mod replicas;
 pub mod segments;
+pub mod trace;
 
 /// A connection to a database whose schema is of this version.
 async fn checked(database: &Database) -> Result<Connection, Error> {

@@ -75,6 +75,8 @@ mod statements;
 #[cfg(test)]
 mod tls;
 #[cfg(test)]
+mod trace;
+#[cfg(test)]
 mod trouble;
 #[cfg(test)]
 mod webhooks;

@@ -184,7 +184,30 @@ async fn reads(client: &Client, facts: &Facts) -> Vec<(String, Explained)> {
     assert_scans(&message, "id_idx", "message");
     assert!(message.examined() <= 1, "{message:?}");
     all.push(("message".to_owned(), message));
+    all.extend(traces(client, facts).await);
     all
+}
+
+/// What `pgbaton trace` asks of the log.
+async fn traces(client: &Client, facts: &Facts) -> Vec<(String, Explained)> {
+    /// As its file says.
+    const LOOKED_AT: u64 = 20_000;
+    let number = read(client, "trace_number", &[&facts.ceiling.to_string()]).await;
+    assert_scans(&number, "id_idx", "trace_number");
+    assert!(number.examined() <= 1, "{number:?}");
+    let before = facts.ceiling.max(1).to_string();
+    let ahead = read(client, "trace_ahead", &["0", &before, &facts.before, "16", "1"]).await;
+    assert_scans(&ahead, "id_idx", "trace_ahead");
+    assert!(ahead.examined() <= LOOKED_AT + LEAVES, "{ahead:?}");
+    // What no index serves is read from one segment, and as a whole.
+    let begin = format!("begin isolation level read committed read only; {LIMITS}; {SETTINGS}");
+    let settings = text("trace_settings").replace("$1::text", "'30000'");
+    let id = "'00000000-0000-0000-0000-0000000000aa'";
+    let found = explain(client, &format!("{begin}; {settings}"), text("trace_message_id"), &["1", id]).await;
+    assert_plain(&found, "trace_message_id");
+    let scans: Vec<_> = found.outbox_scans().map(|scan| (scan.kind.as_str(), scan.table.as_deref())).collect();
+    assert_eq!(scans, [("Seq Scan", Some("outbox_1"))], "{found:?}");
+    vec![("trace_number".to_owned(), number), ("trace_ahead".to_owned(), ahead), ("trace_message_id".to_owned(), found)]
 }
 
 async fn window_of(client: &Client, verb: &str, arguments: &[&str]) -> (String, Explained) {

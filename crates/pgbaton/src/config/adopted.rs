@@ -1,8 +1,9 @@
-//! The relay of a configuration that adopts a table: for `pgbaton adopt`, which looks at both ends of it.
+//! What a configuration's relays read: for `pgbaton adopt`, which looks at both ends of one that adopts a table, and for `pgbaton trace`.
 
 use crate::adopt::Configured;
 use crate::config::Config;
 use crate::connection::Database;
+use crate::control::trace::{Read, Reads};
 use crate::error::{Error, Kind};
 use crate::source::SourceSpec;
 use crate::source::table::TableName;
@@ -11,6 +12,19 @@ impl Config {
     /// Reads and validates a text without a section `[database]`.
     pub(crate) fn of_database(text: &str, database: Database) -> Result<Self, Error> {
         Self::read(text, [], Some(database))
+    }
+
+    /// What the relays read: for `pgbaton trace`, which the database does not tell.
+    #[must_use]
+    pub fn reads(self) -> Reads {
+        let read = |fields: crate::config::RelayFields| {
+            let read = match fields.source {
+                SourceSpec::Native => Read::Outbox(fields.topics),
+                SourceSpec::Table(spec) => Read::Table(spec),
+            };
+            Some((fields.name?, read))
+        };
+        Reads(self.relays.into_iter().filter_map(read).collect())
     }
 
     /// The relay that adopts this table: the one of this name, or the only one. `None` if there are no relays at all.

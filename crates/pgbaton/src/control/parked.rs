@@ -105,6 +105,8 @@ pub struct ParkedMessage {
     pub dead_at: Option<String>,
     /// Its last ten faults: when, code, text, replica.
     pub faults: Box<RawValue>,
+    #[serde(skip)]
+    pub(crate) hash: i64,
 }
 
 impl ParkedMessage {
@@ -318,6 +320,25 @@ async fn chosen(
     rows.iter().map(message).collect()
 }
 
+/// The one of this id, in a transaction that is open.
+pub(super) async fn of_id(connection: &Connection, relay: &str, id: &str) -> Result<Option<ParkedMessage>, Error> {
+    let (none, any, ids) = (None::<&str>, None::<bool>, vec![id]);
+    let parameters: [Parameter<'_>; 10] = [
+        (&relay, Type::TEXT),
+        (&None::<i32>, Type::INT4),
+        (&none, Type::TEXT),
+        (&none, Type::TEXT),
+        (&ids, Type::TEXT_ARRAY),
+        (&none, Type::TEXT),
+        (&0_f64, Type::FLOAT8),
+        (&any, Type::BOOL),
+        (&0_i64, Type::INT8),
+        (&1_i64, Type::INT8),
+    ];
+    let rows = connection.then(sql::PARKED_LIST, &parameters).await?;
+    rows.first().map(message).transpose()
+}
+
 fn message(row: &Row) -> Result<ParkedMessage, Error> {
     Ok(ParkedMessage {
         relay: row.try_get("relay")?,
@@ -344,5 +365,6 @@ fn message(row: &Row) -> Result<ParkedMessage, Error> {
         next_at: row.try_get("next_at")?,
         dead_at: row.try_get("dead_at")?,
         faults: json(row.try_get("faults")?)?,
+        hash: row.try_get("hash")?,
     })
 }

@@ -35,7 +35,7 @@ mod retry;
 mod rows;
 mod sight;
 
-pub(in crate::source) use check::check_server;
+pub(crate) use check::check_server;
 pub(in crate::source) use place::LogRows;
 use place::{bookmark, stored};
 
@@ -405,7 +405,7 @@ impl Source for NativeSource {
     }
 }
 
-fn xid(text: &str) -> Result<Xid, Error> {
+pub(crate) fn xid(text: &str) -> Result<Xid, Error> {
     text.parse().map(Xid).map_err(|error| {
         Error::new(Kind::Internal, "the server gave a transaction id that cannot be read").because(error)
     })
@@ -425,7 +425,7 @@ pub(crate) fn number(rows: &[Row]) -> Result<i64, Error> {
 }
 
 /// A position as the table has it.
-fn position(row: &Row) -> Result<Position, Error> {
+pub(crate) fn position(row: &Row) -> Result<Position, Error> {
     let target = match row.try_get::<_, Option<&str>>("target")? {
         Some(text) => Some(Target { snapshot: snapshot(text)?, ceiling: row.try_get("ceiling")? }),
         None => None,
@@ -438,8 +438,40 @@ pub(crate) fn like(topic: &str) -> String {
     topic.replace('\\', r"\\").replace('%', r"\%").replace('_', r"\_").replace('*', "%")
 }
 
+/// Whether a topic is like a pattern, as the server would say of [`like`].
+pub(crate) fn is_like(topic: &str, pattern: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let (first, last) = (parts.next().unwrap_or_default(), parts.next_back());
+    let Some(mut rest) = topic.strip_prefix(first) else { return false };
+    let Some(last) = last else { return rest.is_empty() };
+    for part in parts {
+        let Some((_, after)) = rest.split_once(part) else { return false };
+        rest = after;
+    }
+    rest.ends_with(last)
+}
+
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_star_stands_for_any_text() {
+        let like = ["a", "a*", "*a", "*", "a.*.c", "a*b*c", "a*"].map(|pattern| super::is_like("a", pattern));
+        assert_eq!(like, [true, true, true, true, false, false, true]);
+        for (topic, pattern, is) in [
+            ("orders.paid", "orders.*", true),
+            ("orders.paid", "*.paid", true),
+            ("orders.paid", "orders*paid", true),
+            ("orderspaid", "orders*spaid", false),
+            ("a.b.b.c", "a*b*b*c", true),
+            ("a.b.c", "a*b*b*c", false),
+            ("aXc", "a.c", false),
+            ("", "*", true),
+            ("", "", true),
+        ] {
+            assert_eq!(super::is_like(topic, pattern), is, "{topic} {pattern}");
+        }
+    }
+
     #[test]
     fn only_a_star_stands_for_more_than_itself() {
         assert_eq!(super::like(r"a_b.*.50%\"), r"a\_b.%.50\%\\");

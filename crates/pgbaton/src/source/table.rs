@@ -38,6 +38,7 @@ mod row;
 mod statements;
 pub(crate) mod survey;
 mod taken;
+pub(crate) mod whereabouts;
 
 pub use definition::{Mark, NO_AGE, TableName, TableSpec, Value};
 use look::Pace;

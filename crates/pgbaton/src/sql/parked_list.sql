@@ -3,7 +3,7 @@
 -- (empty: any), $6 the code of the last fault (null: any), $7 how many seconds ago they were inserted at least, $8 whether they are dead
 -- and not given up (null: either), $9 only those above this number, $10 how many.
 -- Rows: one a message, with times as texts in UTC, and the id of the one it waits behind. Locks: none.
-select p.relay, p.id, p.number, l.lane, p.topic, p.key, p.size, p.attempts, p.code, p.holds, p.given_up, p.deaths, coalesce(p.next_at = 'infinity', false) as paused,
+select p.relay, p.id, p.number, p.hash, l.lane, p.topic, p.key, p.size, p.attempts, p.code, p.holds, p.given_up, p.deaths, coalesce(p.next_at = 'infinity', false) as paused,
   pgbaton.utc(nullif(p.deliver_at, 'infinity')) as deliver_at, p.log_id, p.row_id, p.faults::text as faults,
   pgbaton.utc(p.created_at) as created_at, pgbaton.utc(p.parked_at) as parked_at, pgbaton.utc(p.first_at) as first_at,
   pgbaton.utc(p.last_at) as last_at, pgbaton.utc(nullif(p.next_at, 'infinity')) as next_at, pgbaton.utc(p.dead_at) as dead_at,

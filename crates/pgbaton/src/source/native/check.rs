@@ -47,7 +47,7 @@ impl NativeSource {
 }
 
 /// Whether this is the server, and the database, that positions were written on: by the answer of `outbox_facts.sql`.
-pub(in crate::source) fn check_server(row: Option<&Row>) -> Result<&Row, Error> {
+pub(crate) fn check_server(row: Option<&Row>) -> Result<&Row, Error> {
     let row = row.ok_or_else(|| Error::new(Kind::Schema, "pgbaton.home is empty"))?;
     let version: i32 = row.try_get("version")?;
     if version < 150_000 {

@@ -160,6 +160,35 @@ impl TableSpec {
         })
     }
 
+    /// What a registration tells of it: which table it is, the id and the key. Which rows are pending it does not say: nothing is, by
+    /// this one.
+    pub(crate) fn registered(definition: &serde_json::Value) -> Option<Self> {
+        let text = |value: &serde_json::Value, name: &str| Some(value.get(name)?.as_str()?.to_owned());
+        let key = match definition.get("key")? {
+            serde_json::Value::Null => None,
+            key => Some(match (text(key, "column"), text(key, "path"), text(key, "constant")) {
+                (Some(column), Some(path), _) => Value::Path { column, path },
+                (Some(column), None, _) => Value::Column(column),
+                (None, _, constant) => Value::Constant(constant?),
+            }),
+        };
+        let id = definition.get("id")?.as_array()?.iter().map(|column| Some(column.as_str()?.to_owned()));
+        Some(Self {
+            table: TableName::parse(definition.get("table")?.as_str()?)?,
+            id: id.collect::<Option<Vec<String>>>()?,
+            order: Vec::new(),
+            key,
+            topic: Value::Constant(String::new()),
+            payload: None,
+            payload_is_json: false,
+            headers: None,
+            header: BTreeMap::new(),
+            created_at: None,
+            pending: "false".to_owned(),
+            mark: Mark::Delete,
+        })
+    }
+
     /// What to know of the statement that makes the index, as the end of a sentence, if it cannot be run as it stands.
     pub(crate) fn index_but(&self) -> &'static str {
         match depends_on_time(&self.pending) {
@@ -250,6 +279,17 @@ mod tests {
         for sql in ["published_at is null", "state = 'now'", "known(id)", "now_at is null", "my_current_date is null"] {
             assert!(!depends_on_time(sql), "{sql}");
         }
+    }
+
+    #[test]
+    fn what_is_registered_is_what_was_defined() {
+        let key = |key: &str| -> serde_json::Value { serde_json::from_str(key).unwrap() };
+        for of in ["null", r#"{"column": "k"}"#, r#"{"column": "k", "path": "$.a"}"#, r#"{"constant": "x"}"#] {
+            let definition = json!({ "table": r#""App"."an ""odd"" one""#, "id": ["a", "b"], "key": key(of) });
+            let spec = TableSpec::registered(&definition).unwrap();
+            assert_eq!(spec.definition(), definition);
+        }
+        assert_eq!(TableSpec::registered(&json!({ "table": "a.b", "id": "a", "key": null })), None);
     }
 
     #[test]

@@ -30,6 +30,16 @@ pub(super) fn message_id(relay: &RelayName, row: &RowId) -> String {
     format!("{relay}:{DIGEST}{digest}")
 }
 
+/// The columns of the id that a message id was made of; `None` if they cannot be told from it.
+pub(super) fn row_of(relay: &str, message_id: &str, columns: usize) -> Option<RowId> {
+    let id = message_id.strip_prefix(relay)?.strip_prefix(':').filter(|id| !id.starts_with(DIGEST))?;
+    let row = match columns {
+        1 => vec![id.to_owned()],
+        _ => serde_json::from_str::<Vec<String>>(id).ok().filter(|row| row.len() == columns)?,
+    };
+    Some(RowId::from(row))
+}
+
 /// Which version of the row was fetched.
 pub(super) fn version(row: &Row) -> Result<i64, Error> {
     Ok(row.try_get(9)?)
@@ -107,5 +117,19 @@ mod tests {
         assert!(id(&[&long]).starts_with("orders:sha256:") && id(&[&long]).len() <= LONGEST_ID);
         let digest = id(&[&long]).split_off("orders:".len());
         assert_ne!(id(&[&digest]), id(&[&long]));
+    }
+
+    #[test]
+    fn a_row_is_told_by_its_message_id_unless_that_is_a_digest() {
+        let relay = RelayName::new("orders").unwrap();
+        for columns in [vec!["7"], vec!["a:b"], vec!["a", "b,c"], vec!["\"", "", "x"]] {
+            let row = RowId::from(columns.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>());
+            assert_eq!(row_of("orders", &message_id(&relay, &row), columns.len()), Some(row));
+        }
+        for (id, columns) in
+            [("other:7", 1), ("orders", 1), ("orders:7", 2), ("orders:[\"a\"]", 2), ("orders:sha256:00", 1)]
+        {
+            assert_eq!(row_of("orders", id, columns), None, "{id}");
+        }
     }
 }

@@ -8,6 +8,10 @@
 
 use std::fmt::Write;
 
+mod whereabouts;
+
+pub(super) use whereabouts::whereabouts;
+
 use super::catalogue::Shape;
 use super::definition::{Mark, TableSpec, Value};
 use crate::error::Error;
