@@ -623,6 +623,7 @@ CREATE TABLE pgbaton.parked (
     dead_at timestamp with time zone,
     holds boolean DEFAULT true NOT NULL,
     given_up boolean DEFAULT false NOT NULL,
+    copied boolean DEFAULT false NOT NULL,
     suspect boolean DEFAULT false NOT NULL,
     trying uuid,
     deaths integer DEFAULT 0 NOT NULL,

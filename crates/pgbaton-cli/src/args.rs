@@ -470,8 +470,9 @@ fn seconds_from_one(text: &str) -> Result<Duration, String> {
 /// A time, or how long ago it was by this machine's clock.
 fn time(text: &str) -> Result<SystemTime, String> {
     let ago = pgbaton::config::duration(text).and_then(|ago| SystemTime::now().checked_sub(ago));
-    ago.or_else(|| pgbaton::config::time(text))
-        .ok_or_else(|| "is neither a time such as 2026-12-01T10:00:00Z nor how long ago, such as 90s, 15m or 2h".to_owned())
+    ago.or_else(|| pgbaton::config::time(text)).ok_or_else(|| {
+        "is neither a time such as 2026-12-01T10:00:00Z nor how long ago, such as 90s, 15m or 2h".to_owned()
+    })
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

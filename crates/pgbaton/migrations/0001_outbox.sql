@@ -339,6 +339,7 @@ create table pgbaton.parked (
   holds        boolean     not null default true,
   -- A dead row of an adopted table that was discarded: it is here that looks leave it out, and for nothing else.
   given_up     boolean     not null default false,
+  copied       boolean     not null default false,  -- once it was dead, into the outbox
   -- It may have killed its lane's owners: it is tried alone, after it was written down who does. How many died doing that.
   suspect      boolean     not null default false,
   trying       uuid,
@@ -378,6 +379,25 @@ begin atomic
       select from pgbaton.pause p
       where p.relay = next_try.relay and (p.key = next_try.key or next_try.topic like p.topic_like))
     then 'infinity' else next_try.at end;
+end;
+
+-- Messages of the outbox that are dead are copied into it, each once: under another topic, with headers that say of which message, and why. A
+-- copy that dies itself is not copied. The relay's role may run this, and insert nothing else.
+create function pgbaton.copy_dead(relay text, ids text[], topic text) returns void
+  language sql volatile security definer set search_path = pg_catalog, pg_temp
+begin atomic
+  with dead as (
+    update pgbaton.parked p set copied = true
+    where p.relay = copy_dead.relay and p.id = any(copy_dead.ids) and p.dead_at is not null and not p.copied and p.log_id is not null
+    returning p.*
+  )
+  insert into pgbaton.outbox (topic, key, headers, payload, payload_json)
+  select copy_dead.topic, d.key,
+         (coalesce(d.headers, '{}')::jsonb || jsonb_build_object(
+           'pgbaton-dead-of', d.id, 'pgbaton-dead-relay', d.relay, 'pgbaton-dead-topic', d.topic, 'pgbaton-dead-code', d.code,
+           'pgbaton-dead-fault', d.faults -> -1 ->> 'text'))::json,
+         d.payload, d.payload_json
+  from dead d where d.headers is null or d.headers -> 'pgbaton-dead-of' is null order by d.number;
 end;
 
 -- What operators have done: by whom is the login role, which nobody chooses by himself.

@@ -27,9 +27,9 @@ mod section;
 mod sink;
 mod source;
 
-pub use section::{duration, time};
 pub(crate) use section::is_plain;
 use section::{Problems, Section};
+pub use section::{duration, time};
 
 /// A configuration that has been validated. Holds secrets: it cannot be printed.
 pub struct Config {
@@ -362,7 +362,7 @@ fn relay(replica: &str, name: &str, mut section: Section<'_>, ttl: Duration, pro
         acknowledge_idle: section.duration("acknowledge_idle", pace.acknowledge_idle),
         retry_cap: section.duration("retry_cap", pace.retry_cap),
     };
-    let policy = retry::read(&mut section, problems);
+    let policy = retry::read(&mut section, matches!(source, SourceSpec::Table(_)), problems);
     let wake = section.boolean("wake", false);
     let on_sink_loss = section.string("on_sink_loss").unwrap_or_else(|| "stop".into());
     if !matches!(on_sink_loss.as_str(), "stop" | "resend") {

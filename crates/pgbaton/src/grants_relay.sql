@@ -1,7 +1,8 @@
 grant usage on schema pgbaton to {relay};
 grant execute on function pgbaton.incarnation(), pgbaton.segments_above(bigint), pgbaton.segment_at(timestamptz),
   pgbaton.lane_lock(text, integer), pgbaton.relays_lock(), pgbaton.needs(smallint), pgbaton.empty_segment(smallint),
-  pgbaton.utc(timestamptz), pgbaton.next_try(text, text, text, timestamptz) to {relay};
+  pgbaton.utc(timestamptz), pgbaton.next_try(text, text, text, timestamptz),
+  pgbaton.copy_dead(text, text[], text) to {relay};
 grant select on all tables in schema pgbaton to {relay};
 grant select on all sequences in schema pgbaton to {relay};
 grant insert on pgbaton.relay, pgbaton.lane, pgbaton.replica, pgbaton.position to {relay};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio_postgres::types::Type;
 
-use crate::connection::{Access, Database, Slot};
+use crate::connection::{Access, Database, Parameter, Slot};
 use crate::error::Error;
 use crate::lane::ReplicaId;
 use crate::metrics::{self, AllMetrics};
@@ -39,15 +39,16 @@ pub(crate) async fn run(
 ) -> Result<(), Error> {
     let mut slot = Slot::new(database);
     let mut segments = Segments::of(replica);
-    let mut failures = [const { Failures(0) }; 4];
+    let mut failures = [const { Failures(0) }; 5];
     for look in 1_u32.. {
         tokio::time::sleep(LOOK_EVERY).await;
         // One that fails does not keep the others from their work.
-        let [measuring, counting, emptying, pruning] = &mut failures;
+        let [measuring, counting, emptying, pruning, deleting] = &mut failures;
         measuring.told(measure(&relays).await, "measuring how far behind relays are");
         counting.told(count_parked(&mut slot, &relays).await, "counting messages that are set aside");
         emptying.told(empty_segments(&mut slot, &mut segments, &metrics).await, "emptying segments");
         pruning.told(prune_positions(&mut slot).await, "pruning positions");
+        deleting.told(delete_old_dead(&mut slot, &relays).await, "deleting messages that have been dead for long");
         let all = look.is_multiple_of(LOOKS_A_CHECK);
         // A person may have mended what is refused just now.
         check(relays.iter().filter(|relay| all || relay.is_unreadable())).await?;
@@ -91,6 +92,30 @@ async fn count_parked(slot: &mut Slot, relays: &[Arc<Relay>]) -> Result<(), Erro
         let name: &str = row.try_get("relay")?;
         if let Some(relay) = relays.iter().find(|relay| relay.spec.name.as_str() == name) {
             relay.metrics.parked(row.try_get("parked")?, row.try_get("dead")?);
+        }
+    }
+    Ok(())
+}
+
+/// So many at a time.
+const OLD_DEAD: i64 = 1_000;
+
+/// Deletes what has been dead for as long as its relay is configured to keep it.
+async fn delete_old_dead(slot: &mut Slot, relays: &[Arc<Relay>]) -> Result<(), Error> {
+    for relay in relays {
+        let Some(keep) = relay.spec.policy.dead_keep else { continue };
+        let connection = slot.take().await?;
+        let (name, seconds) = (relay.spec.name.as_str(), keep.as_secs_f64());
+        let parameters: [Parameter<'_>; 3] = [(&name, Type::TEXT), (&seconds, Type::FLOAT8), (&OLD_DEAD, Type::INT8)];
+        let [deleted] = connection.pipeline(Access::Write, [(sql::DEAD_OLD, &parameters)]).await?;
+        slot.put(connection);
+        if !deleted.is_empty() {
+            tracing::info!(
+                relay = name,
+                messages = deleted.len(),
+                ?keep,
+                "messages that have been dead for long are deleted"
+            );
         }
     }
     Ok(())

@@ -51,6 +51,10 @@ pub struct Policy {
     pub age: Duration,
     /// What becomes of the key of a dead message.
     pub when_dead: WhenDead,
+    /// A dead message of the outbox is copied there under this topic, in the transaction in which it dies.
+    pub dead_topic: Option<String>,
+    /// Dead messages of the outbox that their keys go past are deleted so long after they died.
+    pub dead_keep: Option<Duration>,
 }
 
 /// What becomes of the key of a dead message.
@@ -71,6 +75,8 @@ impl Default for Policy {
             cap: Duration::from_secs(600),
             age: Duration::from_secs(86_400),
             when_dead: WhenDead::default(),
+            dead_topic: None,
+            dead_keep: None,
         }
     }
 }

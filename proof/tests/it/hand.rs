@@ -39,7 +39,7 @@ pub fn relay() -> RelayName {
 
 /// All topics, nothing sent again.
 pub fn reads(replica: ReplicaId) -> NativeSpec {
-    NativeSpec { relay: relay(), replica, topics: Vec::new(), resend: false }
+    NativeSpec { relay: relay(), replica, topics: Vec::new(), resend: false, dead_topic: None }
 }
 
 /// A database with one registered relay, and connections of those who take part.

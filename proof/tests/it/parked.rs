@@ -16,6 +16,7 @@ mod adopted;
 mod attempts;
 mod blamed;
 mod commands;
+mod copies;
 mod killers;
 mod kills;
 mod later;

@@ -3,7 +3,7 @@
 use super::section::{Problems, Section};
 use crate::retry::{Policy, WhenDead};
 
-pub(super) fn read(relay: &mut Section<'_>, problems: &Problems) -> Policy {
+pub(super) fn read(relay: &mut Section<'_>, adopts: bool, problems: &Problems) -> Policy {
     let (path, default) = (relay.path().to_owned(), Policy::default());
     let mut section = relay.section("retry");
     let attempts = section.integer("attempts", default.attempts, 1, 1_000_000);
@@ -21,5 +21,17 @@ pub(super) fn read(relay: &mut Section<'_>, problems: &Problems) -> Policy {
             WhenDead::Hold
         }
     };
-    Policy { attempts, first, cap, age, when_dead }
+    let (dead_topic, dead_keep) = (relay.string("dead_topic"), relay.optional_duration("dead_keep"));
+    for (name, given) in [("dead_topic", dead_topic.is_some()), ("dead_keep", dead_keep.is_some())] {
+        if given && adopts {
+            problems.add(
+                &format!("{path}.{name}"),
+                "is for the outbox: what is dead of an adopted table stays in the table",
+            );
+        }
+    }
+    if dead_topic.as_deref() == Some("") {
+        problems.add(&format!("{path}.dead_topic"), "is empty");
+    }
+    Policy { attempts, first, cap, age, when_dead, dead_topic, dead_keep }
 }

@@ -206,6 +206,11 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// The same; `None` where it is not given.
+    pub(super) fn optional_duration(&mut self, name: &str) -> Option<Duration> {
+        self.table.contains_key(name).then(|| self.duration(name, LONGEST))
+    }
+
     pub(super) fn integer(&mut self, name: &str, default: u32, least: u32, most: u32) -> u32 {
         let Some(value) = self.table.remove(name) else { return default };
         match value.as_integer().and_then(|value| u32::try_from(value).ok()).filter(|v| (least..=most).contains(v)) {

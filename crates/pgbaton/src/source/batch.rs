@@ -74,6 +74,14 @@ impl Parking {
         self.aside.iter().map(|aside| aside.hash).chain(self.tried.hashes.iter().copied())
     }
 
+    /// Those that are dead with it, by their message ids.
+    pub(super) fn dead(&self) -> impl Iterator<Item = &str> {
+        let is_dead = |failed: &Failed| failed.after.is_none();
+        let aside = self.aside.iter().filter(move |aside| aside.failed.as_ref().is_some_and(is_dead)).map(Aside::id);
+        let tried = self.tried.failed.iter().filter(move |(_, _, failed)| is_dead(failed));
+        aside.chain(tried.map(|(id, _, _)| id.as_str()))
+    }
+
     /// When the first of them is due, as far as is known here.
     pub(super) fn due(&self) -> Option<Duration> {
         let aside = self.aside.iter().filter_map(|aside| aside.failed.as_ref()?.after);

@@ -58,6 +58,8 @@ pub struct NativeSpec {
     pub topics: Vec<String>,
     /// Whether a lane whose sink has lost batches goes back to what it still holds.
     pub resend: bool,
+    /// Dead messages are copied into the outbox under this topic.
+    pub dead_topic: Option<String>,
 }
 
 /// The native outbox as one relay of one replica reads it.

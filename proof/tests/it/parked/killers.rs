@@ -23,6 +23,9 @@ on_each_version!(
     only_a_death_counts,
 );
 
+/// Lanes change hands soon.
+const QUICK: &str = "[lease]\nttl = \"2s\"\n";
+
 /// No replica outlives a message of this topic: the endpoint tells of it, and waits for the end.
 async fn deadly(topic: &'static str) -> (Endpoint, mpsc::UnboundedReceiver<()>) {
     let (asks, asked) = mpsc::unbounded_channel();
@@ -67,7 +70,7 @@ async fn until_it_is_dead(
 
 fn section(endpoint: &Endpoint, more: &str) -> String {
     let sink = format!("{{ type = \"http\", url = \"{}\", allow_private = true }}", endpoint.url("/"));
-    format!("[relays.orders]\nlanes = 4\nsink = {sink}\n{more}")
+    format!("{QUICK}[relays.orders]\nlanes = 4\nsink = {sink}\n{more}")
 }
 
 /// Twice died of, and given up.
@@ -167,7 +170,7 @@ async fn replicas_that_are_killed_for_nothing_cost_no_message(major: u32) {
     let admin = fixture.admin().await.unwrap();
     insert(&admin, &KEYS, 40).await;
     let section = format!(
-        "[relays.orders]\nlanes = 4\nbatch_messages = 10\nsink = {}\n{SOON_AGAIN}",
+        "{QUICK}[relays.orders]\nlanes = 4\nbatch_messages = 10\nsink = {}\n{SOON_AGAIN}",
         fixture.inbox_sink("app.inbox")
     );
     // Before anything is written; then while suspects are tried, and between an attempt and its position.

@@ -44,7 +44,11 @@ async fn what_was_delivered_is_delivered_again_and_marked(major: u32) {
     let of_key: Vec<_> = received.iter().filter(|received| received.header("pgbaton-key") == "a").collect();
     let twice: Vec<String> = topics("a", 20).into_iter().chain(topics("a", 20)).chain(topics("a", 1)).collect();
     assert_eq!(of_key.iter().map(|received| received.header("pgbaton-topic").to_owned()).collect::<Vec<_>>(), twice);
-    assert_eq!(of_key.iter().map(|received| received.id()).collect::<BTreeSet<_>>().len(), 41, "each has an id of its own");
+    assert_eq!(
+        of_key.iter().map(|received| received.id()).collect::<BTreeSet<_>>().len(),
+        41,
+        "each has an id of its own"
+    );
     for (first, again) in of_key[..20].iter().zip(&of_key[20..40]) {
         assert_eq!(again.header("pgbaton-replay-of"), first.id());
         assert_eq!(again.header("pgbaton-replay"), done["replay"].to_string());
@@ -53,14 +57,17 @@ async fn what_was_delivered_is_delivered_again_and_marked(major: u32) {
     assert_eq!(done["messages"], 1, "{done}");
     until("the one", async || endpoint.count() == 182).await;
     assert_eq!(endpoint.received().last().unwrap().id(), of_key[3].id());
-    for (arguments, messages) in [(["--topic", "*/20"], 8), (["--until", "2h"], 0), (["--since", "2020-01-01T00:00:00Z"], 161)] {
+    for (arguments, messages) in
+        [(["--topic", "*/20"], 8), (["--until", "2h"], 0), (["--since", "2020-01-01T00:00:00Z"], 161)]
+    {
         let arguments = [&["replay", "orders"][..], &arguments].concat();
         let said = refused(&scene.fixture, &arguments).await;
         assert!(said.contains(&format!("{messages} message(s)")), "{arguments:?}: {said}");
     }
     until("nothing is set aside", async || scene.count("pgbaton.parked").await == 0).await;
     let audit = told(&scene.fixture, &["audit"]).await;
-    let whats: Vec<&str> = audit["deeds"].as_array().unwrap().iter().map(|deed| deed["what"].as_str().unwrap()).collect();
+    let whats: Vec<&str> =
+        audit["deeds"].as_array().unwrap().iter().map(|deed| deed["what"].as_str().unwrap()).collect();
     assert_eq!(whats, ["replay done", "replay", "replay done", "replay"], "{audit}");
 }
 
@@ -89,11 +96,7 @@ async fn a_replay_goes_to_another_sink(major: u32) {
     let sink = |endpoint: &Endpoint| {
         format!("lanes = 2\nsink = {{ type = \"http\", url = \"{}\", allow_private = true }}", endpoint.url("/"))
     };
-    let text = format!(
-        "[relays.orders]\n{}\n[relays.again]\ntopics = [\"none\"]\n{}\n",
-        sink(&one),
-        sink(&other)
-    );
+    let text = format!("[relays.orders]\n{}\n[relays.again]\ntopics = [\"none\"]\n{}\n", sink(&one), sink(&other));
     let replica = fixture.run("r1", &text).unwrap();
     insert(&admin, &KEYS, 5).await;
     until("all", async || one.count() == 40).await;
@@ -116,7 +119,7 @@ async fn a_replay_is_exactly_once_whenever_the_owner_is_killed(major: u32) {
         fixture.inbox("app.inbox").await.unwrap();
         let admin = fixture.admin().await.unwrap();
         let section = format!(
-            "[relays.orders]\nlanes = 2\nbatch_messages = 10\nsink = {}\n{SOON_AGAIN}",
+            "[lease]\nttl = \"2s\"\n[relays.orders]\nlanes = 2\nbatch_messages = 10\nsink = {}\n{SOON_AGAIN}",
             fixture.inbox_sink("app.inbox")
         );
         insert(&admin, &KEYS, 10).await;

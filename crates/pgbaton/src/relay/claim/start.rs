@@ -29,7 +29,8 @@ pub(super) fn relay(
     let source: Arc<dyn Source> = match &spec.source {
         SourceSpec::Native => {
             let (relay, topics, resend) = (spec.name.clone(), spec.topics.clone(), spec.resend_lost);
-            let reads = NativeSpec { relay, replica: id, topics, resend };
+            let dead_topic = spec.policy.dead_topic.clone();
+            let reads = NativeSpec { relay, replica: id, topics, resend, dead_topic };
             Arc::new(NativeSource::new(reads, database, Arc::clone(&memory), Arc::clone(&metrics)))
         }
         SourceSpec::Table(table) => {

@@ -38,6 +38,8 @@ const RESERVED: [&str; 11] = [
     "http2-settings",
 ];
 const RESERVED_PREFIXES: [&str; 3] = ["pgbaton-", "proxy-", "webhook-"];
+/// What pgbaton says of a message that is replayed, or copied because it is dead.
+const OURS: [&str; 2] = ["pgbaton-replay", "pgbaton-dead-"];
 /// What the operator may set and a message may not.
 const OPERATORS: [&str; 3] = ["authorization", "cookie", "user-agent"];
 
@@ -190,7 +192,7 @@ fn passed_on(headers: &str, to: &mut HeaderMap) {
         let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else { continue };
         let Ok(value) = serde_json::from_str::<String>(value.get()) else { continue };
         if let Some(value) = header_value(&value)
-            && !is_reserved(&name)
+            && (!is_reserved(&name) || OURS.iter().any(|ours| name.as_str().starts_with(ours)))
             && !OPERATORS.contains(&name.as_str())
         {
             to.insert(name, value);

@@ -74,7 +74,21 @@ impl NativeSource {
     /// What becomes of messages that are set aside. Statements of the transaction in which the lane was found to be ours.
     async fn park(&self, connection: &Connection, parked: &Parking) -> Result<(), Error> {
         self.set_aside(connection, &parked.aside).await?;
-        self.parked.write(connection, &parked.tried).await
+        self.parked.write(connection, &parked.tried).await?;
+        self.copy_dead(connection, parked).await
+    }
+
+    /// What is dead by now is copied into the outbox, once, for whoever reads that topic.
+    async fn copy_dead(&self, connection: &Connection, parked: &Parking) -> Result<(), Error> {
+        let Some(topic) = &self.spec.dead_topic else { return Ok(()) };
+        let dead: Vec<&str> = parked.dead().collect();
+        if dead.is_empty() {
+            return Ok(());
+        }
+        let relay = self.spec.relay.as_str();
+        let parameters: [Parameter<'_>; 3] = [(&relay, Type::TEXT), (&dead, Type::TEXT_ARRAY), (topic, Type::TEXT)];
+        connection.then(sql::DEAD_COPY, &parameters).await?;
+        Ok(())
     }
 
     async fn set_aside(&self, connection: &Connection, aside: &[Aside]) -> Result<(), Error> {
