@@ -75,14 +75,20 @@ impl Finding {
     /// What an error says, and what it says to do.
     fn of(check: &'static str, level: Level, error: &Error) -> Self {
         let what = format!("{} [{}]", error.in_words(), error.code());
-        Self { check, level, what, remedy: error.advice().map(ToOwned::to_owned) }
+        Self::new(check, level, what, advice(error))
     }
 
     /// What could not be looked at.
     fn unknown(check: &'static str, thing: &str, error: &Error) -> Self {
         let what = format!("not known: {thing}, because {} [{}]", error.in_words(), error.code());
-        Self { check, level: Level::Warning, what, remedy: error.advice().map(ToOwned::to_owned) }
+        Self::new(check, Level::Warning, what, advice(error))
     }
+}
+
+/// What an error says to do, or what there is to look at.
+fn advice(error: &Error) -> &'static str {
+    const LOOK: &str = "Look at the server and the way to it: the host and the port of the DSN, pg_hba.conf, max_connections, the server's log";
+    error.advice().unwrap_or(LOOK)
 }
 
 /// All that was found, in the order in which it was looked at. Each check is there, whatever it found.
@@ -171,7 +177,7 @@ async fn database(examined: &Examined, long: Duration) -> Vec<Finding> {
         findings.push(Finding::of("database", Level::Problem, &error));
         let rest = IN_DATABASE.iter().chain(&IN_SCHEMA);
         // The reason stands above.
-        let why = Error::new(error.kind().clone(), "the database cannot be used");
+        let why = Error::new(error.kind().clone(), "the database cannot be used").hint("See `hosts` and `database`");
         findings.extend(rest.map(|(check, thing)| Finding::unknown(check, thing, &why)));
         return findings;
     }
@@ -191,7 +197,8 @@ async fn database(examined: &Examined, long: Duration) -> Vec<Finding> {
             let why = Error::new(
                 error.kind().clone(),
                 "the schema is not there as this version needs it, or may not be read",
-            );
+            )
+            .hint("See `schema` and `role`");
             findings.extend(IN_SCHEMA.iter().map(|(check, thing)| Finding::unknown(check, thing, &why)));
         }
     }

@@ -1,9 +1,10 @@
--- What this role is, and what it may do to messages and positions that a relay's role need not.
+-- What this role is, whether there is a schema, and what it may do to messages and positions that a relay's role need not.
 -- Rows: one. Locks: none. Asked of the catalogue, which answers also where the schema may not be used.
 select r.rolname::text as name, r.rolsuper as superuser, r.rolconnlimit as connections,
        coalesce(pg_catalog.pg_has_role(current_user, s.nspowner, 'usage')
                 or exists (select from pg_catalog.pg_class c where c.relnamespace = s.oid
                            and pg_catalog.pg_has_role(current_user, c.relowner, 'usage')), false) as owns,
+       exists (select from pg_catalog.pg_class m where m.relnamespace = s.oid and m.relname = 'migration') as migrated,
        array(
          select pg_catalog.concat(p.privilege, ' on ', c.relname)
          from pg_catalog.pg_class c, (values ('insert'), ('update'), ('delete'), ('truncate')) as p(privilege)

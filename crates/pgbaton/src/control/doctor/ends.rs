@@ -33,7 +33,12 @@ pub(super) async fn sinks(relays: &[ExaminedRelay]) -> Vec<Finding> {
         match ask(&*spec.sink, file).await {
             Ok(what) => Finding::ok(CHECK, format!("relay {relay}: {what}")),
             Err(Unusable { what, todo }) => {
-                let remedy = todo.map(ToOwned::to_owned);
+                let elsewhere = if file.is_some() {
+                    "Look at the path and its rights"
+                } else {
+                    "Look whether it is reached from this machine"
+                };
+                let remedy = Some(todo.unwrap_or(elsewhere).to_owned());
                 Finding { check: CHECK, level: Level::Problem, what: format!("relay {relay}: {what}"), remedy }
             }
         }

@@ -2,13 +2,20 @@
 
 use super::{Finding, Level, unknown};
 use crate::connection::{Access, Database, incarnation};
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::source::native::{check_server, check_shape};
 use crate::{migrate, sql};
 
 /// The schema's version, which has to be this executable's.
 pub(super) async fn version(database: &Database) -> Result<Finding, Error> {
-    migrate::check(&database.connect().await?).await?;
+    let connection = database.connect().await?;
+    let [rows] = connection.pipeline(Access::Look, [(sql::ROLE_FACTS, &[])]).await?;
+    if rows.first().map(|row| row.try_get("migrated")).transpose()? != Some(true) {
+        return Err(Error::new(Kind::Schema, "pgbaton's schema is not in this database").hint(
+            "Run `pgbaton migrate` as the role that is to own it, and then what `pgbaton grants` prints; or correct `dbname` in the DSN",
+        ));
+    }
+    migrate::check(&connection).await?;
     Ok(Finding::ok("schema", format!("version {}, as this executable needs it", migrate::version())))
 }
 
