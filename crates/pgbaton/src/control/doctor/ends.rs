@@ -54,7 +54,7 @@ pub(super) async fn sources(examined: &Examined) -> Vec<Finding> {
         let name = spec.name.clone();
         match &spec.source {
             SourceSpec::Native => {
-                found.push(Finding::ok(CHECK, format!("relay {name} reads the outbox: see `outbox`")))
+                found.push(Finding::ok(CHECK, format!("relay {name} reads the outbox: see `outbox`")));
             }
             SourceSpec::Table(table) => {
                 // Its sink is asked beside it.

@@ -122,7 +122,7 @@ pub(super) async fn look(examined: &Examined) -> Vec<Finding> {
         match queue(examined, relay).await {
             Ok(queue) => lanes.extend(judge_moving(&watched, relay, &queue)),
             Err(error) => {
-                lanes.push(Finding::unknown("lanes", &format!("whether lanes of relay {} move", relay.name), &error))
+                lanes.push(Finding::unknown("lanes", &format!("whether lanes of relay {} move", relay.name), &error));
             }
         }
     }
@@ -166,7 +166,7 @@ async fn queue(examined: &Examined, relay: &RelayStatus) -> Result<Queue, Error>
     }
     let parameters: [Parameter<'_>; 1] = [(&relay.name, Type::TEXT)];
     let connection = examined.database.connect().await?;
-    let [rows] = connection.pipeline(Access::Read, [(sql::LANES_BEHIND, &parameters)]).await?;
+    let [rows] = connection.pipeline(Access::Look, [(sql::LANES_BEHIND, &parameters)]).await?;
     for row in &rows {
         queue.lanes.insert(row.try_get("lane")?, row.try_get("oldest")?);
     }

@@ -212,14 +212,12 @@ mod tests {
 
     #[test]
     fn grants_are_read_as_they_are_written() {
-        let read = |text: &str| -> Option<Vec<(&'static str, String, String, Option<String>)>> {
-            Some(rights(text)?.into_iter().map(|r| (r.kind, r.name, r.privilege, r.column)).collect())
-        };
         let right = |kind, name: &str, privilege: &str, column: Option<&str>| {
-            (kind, name.to_owned(), privilege.to_owned(), column.map(str::to_owned))
+            let (name, privilege, column) = (name.to_owned(), privilege.to_owned(), column.map(str::to_owned));
+            Right { kind, name, privilege, column }
         };
         assert_eq!(
-            read("grant update (beat, relays), delete on pgbaton.replica to \"r\";\n"),
+            rights("grant update (beat, relays), delete on pgbaton.replica to \"r\";\n"),
             Some(vec![
                 right("table", "replica", "update", Some("beat")),
                 right("table", "replica", "update", Some("relays")),
@@ -227,14 +225,14 @@ mod tests {
             ])
         );
         assert_eq!(
-            read("grant execute on function pgbaton.a(text, integer),\n  pgbaton.b() to r"),
+            rights("grant execute on function pgbaton.a(text, integer),\n  pgbaton.b() to r"),
             Some(vec![right("function", "a", "execute", None), right("function", "b", "execute", None)])
         );
         assert_eq!(
-            read("grant select on all tables in schema pgbaton to r"),
+            rights("grant select on all tables in schema pgbaton to r"),
             Some(vec![right("all tables", "pgbaton", "select", None)])
         );
-        assert_eq!(read("revoke select on t from r"), None);
+        assert_eq!(rights("revoke select on t from r"), None);
     }
 
     #[test]
