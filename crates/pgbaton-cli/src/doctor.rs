@@ -24,6 +24,10 @@ fn in_words(report: &Report) -> String {
             [one] if level == Level::Ok => one.what.clone(),
             all if level == Level::Ok => all.iter().map(|finding| finding.what.as_str()).collect::<Vec<_>>().join("; "),
             _ => match found.iter().filter(|finding| finding.level > Level::Ok).count() {
+                // What is not known says so at once: a reader looks for the one line that is not like the others.
+                1 if found.iter().all(|finding| finding.what.starts_with("not known")) => {
+                    "not known, see below".to_owned()
+                }
                 1 => "see below".to_owned(),
                 several => format!("{several} findings, see below"),
             },

@@ -139,6 +139,7 @@ verbs! {
     STRAGGLERS_END = "stragglers_end",
     TABLE_FACTS = "table_facts",
     TARGET = "target",
+    WAKES = "wakes",
     WANT_LANES = "want_lanes",
     WATCH = "watch",
     WHOLE_INDEXES = "whole_indexes",

@@ -207,7 +207,7 @@ async fn database(examined: &Examined, long: Duration) -> Vec<Finding> {
 
 async fn in_schema(examined: &Examined) -> Vec<Finding> {
     let database = &examined.database;
-    let mut findings = schema::outbox(database).await;
+    let mut findings = schema::outbox(examined).await;
     findings.extend(part("segments", storage::look(database)).await);
     findings.extend(replicas::look(examined).await);
     findings.extend(part("set_aside", aside::look(database)).await);

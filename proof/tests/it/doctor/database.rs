@@ -53,7 +53,13 @@ async fn a_slot_that_nobody_uses_is_told(major: u32) {
     let admin = fixture.admin().await.unwrap();
     admin.batch_execute("select pg_create_physical_replication_slot('an_old_standby', true)").await.unwrap();
     admin.batch_execute("alter role pgbaton_producer set synchronous_commit = off").await.unwrap();
+    let next = async || {
+        let next = "select pg_snapshot_xmax(pg_current_snapshot())::text";
+        admin.query_one(next, &[]).await.unwrap().get::<_, String>(0)
+    };
+    let before = next().await;
     let told = doctor(&fixture, STDOUT, &[]).await;
+    assert_eq!(next().await, before, "it took no transaction id: it wrote nothing");
     let drop = "pg_drop_replication_slot('an_old_standby')";
     told.says("slots", "warning", &["an_old_standby", "used by nobody", "write-ahead log", drop]);
     told.says("settings", "problem", &["fsync is off"]);
@@ -175,5 +181,10 @@ async fn a_pooler_is_noticed(major: u32) {
     let fixture = direct.with_relay_dsn(dsn);
     doctor(&fixture, STDOUT, &[]).await.says("server", "note", &["pooler"]);
     let waking = STDOUT.replace("sink", "wake = true\nsink");
-    doctor(&fixture, &waking, &[]).await.says("server", "warning", &["wake", "relay orders"]);
+    let told = doctor(&fixture, &waking, &[]).await;
+    told.says("server", "warning", &["wake", "relay orders"]);
+    told.says("outbox", "note", &["wake = true of orders", "pgbaton wake on"]);
+    assert!(fixture.pgbaton(&["wake", "on", "--dsn", fixture.migrate_dsn()]).await.unwrap().status.success());
+    assert_eq!(doctor(&fixture, &waking, &[]).await.of("outbox")[0].0, "ok");
+    doctor(&fixture, STDOUT, &[]).await.says("outbox", "note", &["no relay of this configuration listens"]);
 }
