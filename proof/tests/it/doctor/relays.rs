@@ -16,7 +16,9 @@ on_each_version!(
     a_relay_that_nobody_runs_is_told,
     a_lane_that_stands_still_is_told,
     sinks_that_cannot_be_used_are_told,
+    a_lane_without_an_owner_is_told,
     what_is_dead_is_told,
+    a_ring_that_is_full_is_told,
     an_adopted_table_is_looked_at,
     a_configuration_that_smells_is_told,
 );
@@ -158,6 +160,29 @@ async fn a_lane_that_stands_still_is_told(major: u32) {
     told.says("sink", "ok", &["relay orders"]);
 }
 
+async fn a_lane_without_an_owner_is_told(major: u32) {
+    let fixture = fixture(major).await;
+    fixture.inbox("app.inbox").await.unwrap();
+    let relays = to_inbox(&fixture);
+    let mut replicas = running(&fixture, &relays, &["r1"]).await;
+    replicas[0].terminate().unwrap();
+    replicas[0].wait(SOON).await.unwrap();
+    // Whoever holds a lane's lock lets nobody claim it, and nobody waits for it.
+    let admin = fixture.admin().await.unwrap();
+    admin.batch_execute("begin; select pg_advisory_xact_lock(pgbaton.lane_lock('orders', 2))").await.unwrap();
+    let _replica = fixture.run("r1", &relays).unwrap();
+    until("it holds the others", async || {
+        let held = "select count(*) from pgbaton.lane where owner is not null";
+        admin.query_one(held, &[]).await.unwrap().get::<_, i64>(0) == 3
+    })
+    .await;
+    let told = doctor(&fixture, &relays, &[]).await;
+    told.says("lanes", "problem", &["no replica has taken lane(s) 2 of relay orders", "r1"]);
+    admin.batch_execute("commit").await.unwrap();
+    // It is waited for, while nobody knows better.
+    assert_eq!(doctor(&fixture, &relays, &[]).await.of("lanes")[0].0, "ok");
+}
+
 async fn sinks_that_cannot_be_used_are_told(major: u32) {
     let fixture = fixture(major).await;
     let (nowhere, there) = (fixture.folder().join("no/such/file"), fixture.folder().join("a.jsonl"));
@@ -194,6 +219,16 @@ async fn what_is_dead_is_told(major: u32) {
     let words = ["relay orders has 2 dead message(s), the oldest for 2 days", "pgbaton dead list --relay orders"];
     told.says("set_aside", "warning", &words);
     told.says("set_aside", "note", &["has set 1 message(s) aside", "pgbaton messages list"]);
+}
+
+async fn a_ring_that_is_full_is_told(major: u32) {
+    let fixture = fixture(major).await;
+    let admin = fixture.admin().await.unwrap();
+    let fill = "insert into pgbaton.relay (name, lanes) values ('orders', 4);
+                insert into pgbaton.outbox (segment, topic) select n, 't' from generate_series(0, 7) n";
+    admin.batch_execute(fill).await.unwrap();
+    let told = doctor(&fixture, "[relays.orders]\nlanes = 4\nsink = { type = \"stdout\" }\n", &[]).await;
+    told.says("segments", "warning", &["8 of 8 segments", "the ring is full", "relay orders", "pgbaton segments"]);
 }
 
 async fn an_adopted_table_is_looked_at(major: u32) {

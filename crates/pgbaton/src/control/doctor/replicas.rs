@@ -26,7 +26,7 @@ struct Watched {
     after: Status,
     /// The time between them.
     time: Duration,
-    /// Seconds: the longest ttl of those that take part.
+    /// The longest of those that take part.
     ttl: Duration,
 }
 

@@ -240,7 +240,9 @@ mod tests {
         let rights = rights(&migrate::relay_grants("r")).unwrap();
         assert!(rights.len() > 25, "{}", rights.len());
         assert!(
-            rights.iter().all(|right| right.name.chars().all(|c| c.is_ascii_lowercase() || c == '_')),
+            rights
+                .iter()
+                .all(|right| right.name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')),
             "{rights:?}"
         );
     }
