@@ -80,6 +80,10 @@ pub(crate) enum Command {
     Adopt(AdoptArgs),
     /// Insert one message into the outbox. The payload comes from --json, --payload, or standard input with --stdin.
     Send(SendArgs),
+    /// Look for what is wrong, or may soon be: the configuration, every host of the DSN, the database with its roles, settings and whoever holds
+    /// something back, segments, replicas, relays, lanes, what was set aside, and both ends of each relay. Nothing is changed. Each finding says
+    /// what to do. Exit code 0 with nothing worse than notes, 1 with warnings or problems, 2 with a configuration that cannot be used.
+    Doctor(DoctorArgs),
     /// Show replicas and how far each relay is.
     Status {
         #[command(flatten)]
@@ -535,6 +539,20 @@ pub(crate) struct AdoptArgs {
     pub(crate) role: String,
     /// Tell what --check found as one JSON object.
     #[arg(long, requires = "check")]
+    pub(crate) json: bool,
+}
+
+/// What is looked at.
+#[derive(ClapArgs)]
+pub(crate) struct DoctorArgs {
+    /// The configuration file of the replicas.
+    #[arg(short, long, env = "PGBATON_CONFIG", value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Transactions are told of that have been open, or prepared, for so long.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    pub(crate) long: Duration,
+    /// One JSON object, in which each finding has a check, a level, what was found, and what to do.
+    #[arg(long)]
     pub(crate) json: bool,
 }
 

@@ -6,6 +6,7 @@
 mod adopt;
 mod args;
 mod daemon;
+mod doctor;
 mod exposition;
 mod http;
 mod log;
@@ -101,6 +102,7 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Inbox { table, role } => schema::inbox(&table, &role),
         Command::Adopt(args) => adopt::run(&args).await,
         Command::Send(message) => send::run(message).await,
+        Command::Doctor(args) => doctor::run(&args).await,
         Command::Status { database, json } => status::status(database, json).await,
         Command::Lanes { show, command: None } => status::lanes(show).await,
         Command::Lanes { command: Some(LanesCommand::Split { relay, act }), .. } => relays::split(&relay, &act).await,

@@ -32,6 +32,7 @@ mod tests;
 mod warn;
 
 pub use check::{Finding, Report, Verdict, check};
+pub(crate) use check::{Unusable, ask};
 use facts::Facts;
 pub use grants::grants;
 use propose::Draft;

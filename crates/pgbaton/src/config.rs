@@ -20,6 +20,7 @@ use crate::retry::Policy;
 use crate::source::SourceSpec;
 
 mod adopted;
+mod examined;
 mod file;
 mod overrides;
 mod retry;
@@ -27,6 +28,7 @@ mod section;
 mod sink;
 mod source;
 
+pub(crate) use examined::{Destination, Examined, ExaminedRelay};
 pub(crate) use section::is_plain;
 use section::{Problems, Section};
 pub use section::{duration, time};

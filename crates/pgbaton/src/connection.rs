@@ -65,6 +65,17 @@ impl Database {
         self
     }
 
+    /// Each host of the DSN by itself, as errors call it: also those that are in recovery or read-only.
+    pub(crate) fn each_host(&self) -> Vec<(String, Self)> {
+        let patience = self.patience;
+        self.hosts.each().into_iter().map(|(at, hosts)| (at, Self { hosts: Arc::new(hosts), patience })).collect()
+    }
+
+    /// Whether a server in recovery will do, and one that is read-only by default.
+    pub(crate) fn takes(&self) -> (bool, bool) {
+        self.hosts.takes()
+    }
+
     /// How long to wait for an answer.
     pub(crate) fn patience(&self) -> Duration {
         self.patience

@@ -13,6 +13,7 @@ use crate::source::native;
 use crate::sql;
 
 pub mod audit;
+pub mod doctor;
 pub mod parked;
 pub mod pauses;
 pub mod rebase;
@@ -77,6 +78,8 @@ pub struct ReplicaStatus {
     pub relays: Vec<String>,
     /// Its renewals so far.
     pub beat: i64,
+    /// How long its lanes stay with it when it no longer renews, in milliseconds.
+    pub ttl_ms: i64,
     /// Seconds since it started.
     pub age_seconds: f64,
 }
@@ -108,6 +111,7 @@ pub async fn status(database: &Database) -> Result<Status, Error> {
             version: row.try_get("version")?,
             relays: row.try_get("relays")?,
             beat: row.try_get("beat")?,
+            ttl_ms: row.try_get("ttl_ms")?,
             age_seconds: row.try_get("age")?,
         });
     }

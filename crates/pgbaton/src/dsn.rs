@@ -67,6 +67,7 @@ pub(crate) enum Target {
 }
 
 /// A validated DSN. Holds secrets: it cannot be printed.
+#[derive(Clone)]
 pub(crate) struct Dsn {
     /// At least one.
     pub(crate) hosts: Vec<Host>,
@@ -81,6 +82,12 @@ pub(crate) struct Dsn {
     pub(crate) shuffled: bool,
     /// What its owner should know. For the log, once there is one.
     pub(crate) warnings: Vec<String>,
+}
+
+/// Whether a text that may be a DSN holds a password.
+pub(crate) fn holds_password(text: &str) -> bool {
+    let secret = |pair: &text::Pair| matches!(pair.key.as_str(), "password" | "sslpassword");
+    text::pairs(text).is_ok_and(|pairs| pairs.iter().any(secret))
 }
 
 impl Dsn {

@@ -71,6 +71,11 @@ impl Error {
         self
     }
 
+    /// What to do about it.
+    pub(crate) fn advice(&self) -> Option<&'static str> {
+        self.hint
+    }
+
     /// What happened and why, without the code and the hint: a part of another error's text.
     pub(crate) fn in_words(&self) -> String {
         let mut words = self.text.clone();

@@ -15,6 +15,8 @@ mod crash;
 #[cfg(test)]
 mod daemon;
 #[cfg(test)]
+mod doctor;
+#[cfg(test)]
 mod examples;
 #[cfg(test)]
 mod failover;

@@ -13,7 +13,7 @@ use super::Configured;
 use crate::connection::{Access, Database, Parameter};
 use crate::error::Error;
 use crate::lane::ReplicaId;
-use crate::sink::Sink;
+use crate::sink::{ProbeError, Sink};
 use crate::source::Source;
 use crate::source::table::{NO_AGE, TableSource};
 use crate::sql;
@@ -190,25 +190,41 @@ async fn rows(source: &TableSource, relay: &Configured, report: &mut Report) -> 
 }
 
 async fn sink(relay: &Configured, report: &mut Report) {
-    let (verdict, text) = match (&relay.sink, &relay.file) {
-        (None, _) => (
+    let (verdict, text) = match &relay.sink {
+        None => (
             Verdict::Advice,
             "not looked at: give one with --sink, or a configuration that has the relay with --config".to_owned(),
         ),
-        (_, Some(file)) => match writable(file) {
-            Ok(text) => (Verdict::Good, text.to_owned()),
-            Err(error) => (Verdict::Wrong, format!("the file cannot be written: {error}")),
+        Some(sink) => match ask(&**sink, relay.file.as_deref()).await {
+            Ok(text) => (Verdict::Good, text),
+            Err(Unusable { what, .. }) => (Verdict::Wrong, what),
         },
-        (Some(sink), None) => probe(&**sink).await,
     };
     report.add(verdict, "sink", text);
 }
 
-async fn probe(sink: &dyn Sink) -> (Verdict, String) {
+/// Why a sink cannot be used now, and what to do.
+pub(crate) struct Unusable {
+    pub(crate) what: String,
+    pub(crate) todo: Option<&'static str>,
+}
+
+/// What a sink says that it can do. A file is not opened as the sink opens it.
+pub(crate) async fn ask(sink: &dyn Sink, file: Option<&Path>) -> Result<String, Unusable> {
+    let unusable = |what, todo| Err(Unusable { what, todo });
+    if let Some(file) = file {
+        return match writable(file) {
+            Ok(text) => Ok(text.to_owned()),
+            Err(error) => unusable(format!("the file cannot be written: {error}"), None),
+        };
+    }
     match tokio::time::timeout(PATIENCE, sink.probe()).await {
-        Ok(Ok(can)) => (Verdict::Good, format!("it answers: {}", can.tier)),
-        Ok(Err(error)) => (Verdict::Wrong, error.to_string()),
-        Err(_) => (Verdict::Wrong, format!("no answer within {PATIENCE:?}")),
+        Ok(Ok(can)) => Ok(format!("it answers: {}", can.tier)),
+        Ok(Err(error)) => {
+            let (ProbeError::SinkDown(fault) | ProbeError::Unusable(fault)) = &error;
+            unusable(error.to_string(), Some(fault.code().todo))
+        }
+        Err(_) => unusable(format!("no answer within {PATIENCE:?}"), None),
     }
 }
 

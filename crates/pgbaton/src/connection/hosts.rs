@@ -73,9 +73,26 @@ impl Hosts {
         &self.dsn.warnings
     }
 
+    /// Each host by itself, as errors call it, whether it suits or not.
+    pub(super) fn each(&self) -> Vec<(String, Self)> {
+        let alone = |host: &Host| {
+            let dsn = Dsn { hosts: vec![host.clone()], target: Target::Any, ..self.dsn.clone() };
+            let (last, newest) = (Mutex::new(None), Mutex::new(None));
+            // Its warnings are those of the whole DSN.
+            let warned = AtomicBool::new(true);
+            (host.to_string(), Self { dsn, tls: self.tls.clone(), silence: self.silence, last, newest, warned })
+        };
+        self.dsn.hosts.iter().map(alone).collect()
+    }
+
     /// Whether a server that is read-only by default is none to write to.
     pub(super) fn obeys_read_only(&self) -> bool {
         self.dsn.target == Target::ReadWrite
+    }
+
+    /// Whether a server in recovery suits, and one that is read-only by default.
+    pub(super) fn takes(&self) -> (bool, bool) {
+        (self.dsn.target == Target::Any, self.dsn.target != Target::ReadWrite)
     }
 
     /// From now on a server in an earlier life of this database does not suit.

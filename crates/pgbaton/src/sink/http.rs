@@ -108,6 +108,18 @@ impl Webhooks {
         let (concurrency, timeout) = (settings.concurrency.max(1), settings.timeout);
         Ok(Self(Arc::new(Endpoint { template, dialer, concurrency, timeout })))
     }
+
+    /// The host, if messages go to it without TLS and it is not this machine, by its name.
+    pub(crate) fn plain_host(&self) -> Option<&str> {
+        let Dialer { host, tls, .. } = &self.0.dialer;
+        let here = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
+        (tls.is_none() && !here).then_some(host)
+    }
+
+    /// Whether its requests are signed.
+    pub(crate) fn signs(&self) -> bool {
+        self.0.template.signs()
+    }
 }
 
 /// The operator's headers. Values are secrets: a problem names the header only.

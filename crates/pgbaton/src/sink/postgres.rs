@@ -66,6 +66,11 @@ impl Inbox {
         };
         Ok(Self { database, statements: Arc::new(statements) })
     }
+
+    /// What whoever wrote its DSN should know.
+    pub(crate) fn warnings(&self) -> &[String] {
+        self.database.warnings()
+    }
 }
 
 /// The SQL that makes the inbox `schema.table` and its fence table, and the grants of the role that the sink's DSN names.

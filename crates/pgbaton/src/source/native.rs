@@ -35,7 +35,7 @@ mod retry;
 mod rows;
 mod sight;
 
-pub(crate) use check::check_server;
+pub(crate) use check::{check_server, check_shape};
 pub(in crate::source) use place::LogRows;
 use place::{bookmark, stored};
 

@@ -126,6 +126,10 @@ impl Template {
         Self { target, headers, signer }
     }
 
+    pub(super) fn signs(&self) -> bool {
+        self.signer.is_some()
+    }
+
     /// The request of one attempt.
     ///
     /// # Errors

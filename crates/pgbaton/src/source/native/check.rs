@@ -26,24 +26,28 @@ impl NativeSource {
         let connection = slot.take().await?;
         let [rows] = connection.pipeline(Access::Look, [(sql::OUTBOX_FACTS, &[])]).await?;
         slot.put(connection);
-        let row = check_server(rows.first())?;
-        for (fact, wrong) in FACTS {
-            if row.try_get::<_, Option<bool>>(fact)? != Some(true) {
-                return Err(Error::refused(
-                    format!("pgbaton.outbox was altered: {wrong}"),
-                    "Messages could be skipped. Take the change back: `pgbaton migrate --print` shows how it has to be. Do not \
-                     drop the table: messages that are not delivered yet would be gone",
-                ));
-            }
-        }
-        if row.try_get::<_, bool>("row_security")? {
+        check_shape(check_server(rows.first())?)
+    }
+}
+
+/// Whether the outbox is as the reading relies on: by the answer of `outbox_facts.sql`.
+pub(crate) fn check_shape(row: &Row) -> Result<(), Error> {
+    for (fact, wrong) in FACTS {
+        if row.try_get::<_, Option<bool>>(fact)? != Some(true) {
             return Err(Error::refused(
-                "pgbaton.outbox has row-level security, which could hide messages from the relay",
-                "Disable it on the table and its segments: grants decide who may insert",
+                format!("pgbaton.outbox was altered: {wrong}"),
+                "Messages could be skipped. Take the change back: `pgbaton migrate --print` shows how it has to be. Do not \
+                 drop the table: messages that are not delivered yet would be gone",
             ));
         }
-        Ok(())
     }
+    if row.try_get::<_, bool>("row_security")? {
+        return Err(Error::refused(
+            "pgbaton.outbox has row-level security, which could hide messages from the relay",
+            "Disable it on the table and its segments: grants decide who may insert",
+        ));
+    }
+    Ok(())
 }
 
 /// Whether this is the server, and the database, that positions were written on: by the answer of `outbox_facts.sql`.
