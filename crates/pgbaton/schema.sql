@@ -36,6 +36,112 @@ begin
   return null;
 end $$;
 
+CREATE TABLE pgbaton.outbox (
+    xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    id bigint NOT NULL,
+    segment smallint DEFAULT ((((EXTRACT(epoch FROM statement_timestamp()))::bigint / 3600) % (8)::bigint))::smallint NOT NULL,
+    size integer GENERATED ALWAYS AS ((LEAST((2147483647)::bigint, (((((octet_length(topic))::bigint + COALESCE(octet_length(key), 0)) + COALESCE(octet_length((headers)::text), 0)) + COALESCE(octet_length(payload), 0)) + COALESCE(octet_length((payload_json)::text), 0))))::integer) STORED NOT NULL,
+    topic text NOT NULL,
+    key text,
+    payload bytea,
+    payload_json json,
+    headers json,
+    created_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
+    deliver_at timestamp with time zone,
+    message_id uuid DEFAULT gen_random_uuid() NOT NULL,
+    hash bigint GENERATED ALWAYS AS (hashtextextended((COALESCE(key, (message_id)::text) COLLATE "C"), (0)::bigint)) STORED NOT NULL,
+    CONSTRAINT outbox_has_two_payloads CHECK ((num_nonnulls(payload, payload_json) <= 1)),
+    CONSTRAINT outbox_headers_are_not_an_object CHECK ((json_typeof(headers) = 'object'::text)),
+    CONSTRAINT outbox_message_is_larger_than_256_mib CHECK ((size <= 268435456)),
+    CONSTRAINT outbox_topic_is_empty CHECK ((topic <> ''::text))
+)
+PARTITION BY LIST (segment);
+
+CREATE TABLE pgbaton.parked (
+    relay text NOT NULL,
+    id text NOT NULL,
+    hash bigint NOT NULL,
+    number bigint NOT NULL,
+    xid xid8,
+    log_id bigint,
+    row_id text[],
+    row_hash bigint GENERATED ALWAYS AS (hash_array_extended(row_id, (0)::bigint)) STORED,
+    topic text NOT NULL,
+    key text,
+    headers json,
+    payload bytea,
+    payload_json json,
+    size integer NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    deliver_at timestamp with time zone,
+    attempts integer DEFAULT 0 NOT NULL,
+    next_at timestamp with time zone,
+    first_at timestamp with time zone,
+    last_at timestamp with time zone,
+    code text,
+    faults jsonb DEFAULT '[]'::jsonb NOT NULL,
+    dead_at timestamp with time zone,
+    holds boolean DEFAULT true NOT NULL,
+    given_up boolean DEFAULT false NOT NULL,
+    copied boolean DEFAULT false NOT NULL,
+    suspect boolean DEFAULT false NOT NULL,
+    trying uuid,
+    deaths integer DEFAULT 0 NOT NULL,
+    parked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT parked_check CHECK ((((xid IS NULL) = (log_id IS NULL)) AND ((log_id IS NULL) <> (row_id IS NULL)))),
+    CONSTRAINT parked_check1 CHECK (((next_at IS NULL) OR (dead_at IS NULL))),
+    CONSTRAINT parked_check2 CHECK ((holds OR (dead_at IS NOT NULL)))
+)
+WITH (fillfactor='80');
+
+CREATE FUNCTION pgbaton.copy_dead(relay text, ids text[], topic text) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    BEGIN ATOMIC
+ WITH dead AS (
+          UPDATE pgbaton.parked p SET copied = true
+           WHERE ((p.relay = copy_dead.relay) AND (p.id = ANY (copy_dead.ids)) AND (p.dead_at IS NOT NULL) AND (NOT p.copied) AND (p.log_id IS NOT NULL))
+           RETURNING p.relay,
+             p.id,
+             p.hash,
+             p.number,
+             p.xid,
+             p.log_id,
+             p.row_id,
+             p.row_hash,
+             p.topic,
+             p.key,
+             p.headers,
+             p.payload,
+             p.payload_json,
+             p.size,
+             p.created_at,
+             p.deliver_at,
+             p.attempts,
+             p.next_at,
+             p.first_at,
+             p.last_at,
+             p.code,
+             p.faults,
+             p.dead_at,
+             p.holds,
+             p.given_up,
+             p.copied,
+             p.suspect,
+             p.trying,
+             p.deaths,
+             p.parked_at
+         )
+  INSERT INTO pgbaton.outbox (topic, key, headers, payload, payload_json)  SELECT copy_dead.topic AS topic,
+             d.key,
+             (((COALESCE(d.headers, '{}'::json))::jsonb || jsonb_build_object('pgbaton-dead-of', d.id, 'pgbaton-dead-relay', d.relay, 'pgbaton-dead-topic', d.topic, 'pgbaton-dead-code', d.code, 'pgbaton-dead-fault', ((d.faults -> '-1'::integer) ->> 'text'::text))))::json AS json,
+             d.payload,
+             d.payload_json
+            FROM dead d
+           WHERE ((d.headers IS NULL) OR ((d.headers -> 'pgbaton-dead-of'::text) IS NULL))
+           ORDER BY d.number;
+END;
+
 CREATE FUNCTION pgbaton.empty_segment(which smallint) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -299,27 +405,6 @@ begin
     (select 7::smallint from pgbaton.outbox_7 o where o.id operator(pg_catalog.>) above order by o.id limit 1)
   ], null);
 end $$;
-
-CREATE TABLE pgbaton.outbox (
-    xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
-    id bigint NOT NULL,
-    segment smallint DEFAULT ((((EXTRACT(epoch FROM statement_timestamp()))::bigint / 3600) % (8)::bigint))::smallint NOT NULL,
-    size integer GENERATED ALWAYS AS ((LEAST((2147483647)::bigint, (((((octet_length(topic))::bigint + COALESCE(octet_length(key), 0)) + COALESCE(octet_length((headers)::text), 0)) + COALESCE(octet_length(payload), 0)) + COALESCE(octet_length((payload_json)::text), 0))))::integer) STORED NOT NULL,
-    topic text NOT NULL,
-    key text,
-    payload bytea,
-    payload_json json,
-    headers json,
-    created_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
-    deliver_at timestamp with time zone,
-    message_id uuid DEFAULT gen_random_uuid() NOT NULL,
-    hash bigint GENERATED ALWAYS AS (hashtextextended((COALESCE(key, (message_id)::text) COLLATE "C"), (0)::bigint)) STORED NOT NULL,
-    CONSTRAINT outbox_has_two_payloads CHECK ((num_nonnulls(payload, payload_json) <= 1)),
-    CONSTRAINT outbox_headers_are_not_an_object CHECK ((json_typeof(headers) = 'object'::text)),
-    CONSTRAINT outbox_message_is_larger_than_256_mib CHECK ((size <= 268435456)),
-    CONSTRAINT outbox_topic_is_empty CHECK ((topic <> ''::text))
-)
-PARTITION BY LIST (segment);
 
 CREATE FUNCTION pgbaton.send(topic text, payload bytea, key text DEFAULT NULL::text, headers json DEFAULT NULL::json, message_id uuid DEFAULT gen_random_uuid(), deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint
     LANGUAGE sql
@@ -596,43 +681,6 @@ ALTER TABLE pgbaton.outbox ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     NO MAXVALUE
     CACHE 1
 );
-
-CREATE TABLE pgbaton.parked (
-    relay text NOT NULL,
-    id text NOT NULL,
-    hash bigint NOT NULL,
-    number bigint NOT NULL,
-    xid xid8,
-    log_id bigint,
-    row_id text[],
-    row_hash bigint GENERATED ALWAYS AS (hash_array_extended(row_id, (0)::bigint)) STORED,
-    topic text NOT NULL,
-    key text,
-    headers json,
-    payload bytea,
-    payload_json json,
-    size integer NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    deliver_at timestamp with time zone,
-    attempts integer DEFAULT 0 NOT NULL,
-    next_at timestamp with time zone,
-    first_at timestamp with time zone,
-    last_at timestamp with time zone,
-    code text,
-    faults jsonb DEFAULT '[]'::jsonb NOT NULL,
-    dead_at timestamp with time zone,
-    holds boolean DEFAULT true NOT NULL,
-    given_up boolean DEFAULT false NOT NULL,
-    copied boolean DEFAULT false NOT NULL,
-    suspect boolean DEFAULT false NOT NULL,
-    trying uuid,
-    deaths integer DEFAULT 0 NOT NULL,
-    parked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    CONSTRAINT parked_check CHECK ((((xid IS NULL) = (log_id IS NULL)) AND ((log_id IS NULL) <> (row_id IS NULL)))),
-    CONSTRAINT parked_check1 CHECK (((next_at IS NULL) OR (dead_at IS NULL))),
-    CONSTRAINT parked_check2 CHECK ((holds OR (dead_at IS NOT NULL)))
-)
-WITH (fillfactor='80');
 
 ALTER TABLE pgbaton.parked ALTER COLUMN number ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME pgbaton.parked_number_seq

@@ -110,13 +110,8 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Relays { command: RelaysCommand::Drop { relay, act } } => relays::drop(&relay, &act).await,
         Command::Segments { show, command: None } => segments::list(&show).await,
         Command::Segments { command: Some(set), .. } => segments::set(set).await,
-        Command::Messages { command: MessagesCommand::List(list) } => messages::list(&list, None).await,
-        Command::Dead { command: DeadCommand::List(list) } => messages::list(&list, Some(true)).await,
-        Command::Messages { command: MessagesCommand::Show(show) }
-        | Command::Dead { command: DeadCommand::Show(show) } => messages::show(&show).await,
-        Command::Messages { command: MessagesCommand::Retry(which) } => messages::act(&which, Deed::TryNow).await,
-        Command::Dead { command: DeadCommand::Retry(which) } => messages::act(&which, Deed::Retry).await,
-        Command::Dead { command: DeadCommand::Discard(which) } => messages::act(&which, Deed::Discard).await,
+        Command::Messages { command } => of_messages(command).await,
+        Command::Dead { command } => of_dead(command).await,
         Command::Replay(args) => replay::run(&args).await,
         Command::Pause(args) => pauses::pause(&args).await,
         Command::Resume(args) => pauses::resume(&args).await,
@@ -125,6 +120,23 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Audit { relay, most, show } => messages::audit(relay.as_deref(), most.limit, &show).await,
         Command::Rebase { act, forsake_timeline } => rebase::rebase(&act, forsake_timeline).await,
         Command::Confirm { database } => rebase::confirm(&database).await,
+    }
+}
+
+async fn of_messages(command: MessagesCommand) -> Result<(), Failure> {
+    match command {
+        MessagesCommand::List(list) => messages::list(&list, None).await,
+        MessagesCommand::Show(show) => messages::show(&show).await,
+        MessagesCommand::Retry(which) => messages::act(&which, Deed::TryNow).await,
+    }
+}
+
+async fn of_dead(command: DeadCommand) -> Result<(), Failure> {
+    match command {
+        DeadCommand::List(list) => messages::list(&list, Some(true)).await,
+        DeadCommand::Show(show) => messages::show(&show).await,
+        DeadCommand::Retry(which) => messages::act(&which, Deed::Retry).await,
+        DeadCommand::Discard(which) => messages::act(&which, Deed::Discard).await,
     }
 }
 
