@@ -15,6 +15,7 @@ mod latency;
 mod memory;
 mod messages;
 mod parked;
+mod poison;
 mod scenario;
 mod site;
 mod snapshot;
@@ -86,6 +87,8 @@ enum What {
     Adopted,
     /// The rate with 100,000 messages set aside, of the outbox and of an adopted table.
     Parked,
+    /// The rate of the others while one message in a hundred is rejected, by an endpoint and by an inbox.
+    Poison,
     /// How long producers are held up while segments are emptied: an hour, unless --seconds says otherwise.
     Stall,
     /// The home-made relay and pgbaton in the case that this product was started for: some minutes.
@@ -143,6 +146,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
     }
     if wanted(What::Parked) {
         parked::run(&args, &mut figures).await?;
+    }
+    if wanted(What::Poison) {
+        poison::run(&args, &mut figures).await?;
     }
     if args.what == What::Scenario {
         scenario::run(&args, &mut figures).await?;

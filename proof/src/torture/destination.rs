@@ -1,8 +1,10 @@
 //! Where the messages arrive, and in what mood it is.
 
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -20,6 +22,9 @@ use crate::Error;
 use crate::endpoint::{Endpoint, Reply};
 use crate::fixture::{Fixture, RELAY, toml_text};
 use crate::servers::{Binaries, Cluster, Options};
+
+/// One in so many messages is poison.
+const POISON: u64 = 1_500;
 
 /// Arrivals that one line of the history names.
 const TOLD_AT_ONCE: usize = 1_000;
@@ -42,6 +47,21 @@ pub(super) enum Mood {
     Failing,
     /// Says nothing until it is in another mood.
     Hanging,
+    /// Of a message that it says it never will take.
+    Rejecting,
+}
+
+/// One message in a thousand or two is rejected the first time it comes, and so is dead until an operator has it tried again.
+#[derive(Default)]
+struct Poison(std::sync::Mutex<HashSet<String>>);
+
+impl Poison {
+    fn rejects(&self, id: &str) -> bool {
+        let mut hasher = DefaultHasher::new();
+        id.hash(&mut hasher);
+        let mut rejected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        hasher.finish().is_multiple_of(POISON) && rejected.insert(id.to_owned())
+    }
 }
 
 /// The sink's other end.
@@ -77,10 +97,14 @@ impl Destination {
         let taken = Arc::<AtomicU64>::default();
         let (telling, counting, moods) = (Arc::clone(&book), Arc::clone(&taken), mood.subscribe());
         let requests = AtomicU64::new(0);
+        let poison = Poison::default();
         let endpoint = Endpoint::forgetful(move |received| {
             let (mut moods, nth) = (moods.clone(), requests.fetch_add(1, Ordering::Relaxed));
             let mood = *moods.borrow_and_update();
             // A message that is refused has not arrived: a relay that does not try it again has lost it.
+            if mood == Mood::Willing && poison.rejects(received.id()) {
+                return answer(Mood::Rejecting, nth, moods);
+            }
             if !mood.refuses(nth) {
                 telling.tell(arrived("endpoint", vec![(received.id().to_owned(), changed_by(&received.body))]));
                 counting.fetch_add(1, Ordering::Relaxed);
@@ -210,6 +234,7 @@ async fn answer(mood: Mood, nth: u64, mut moods: watch::Receiver<Mood>) -> Reply
             2 => return Reply::Status(500),
             _ => {}
         },
+        Mood::Rejecting => return Reply::Status(422),
         Mood::Hanging => {
             let _ = moods.changed().await;
             return Reply::Close;

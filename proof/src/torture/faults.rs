@@ -6,6 +6,7 @@
 
 mod deck;
 mod network;
+mod operators;
 mod replicas;
 mod server;
 mod sink;
@@ -236,6 +237,8 @@ async fn carry_out(stage: &Stage, hit: &mut Hit) -> Result<bool, Error> {
         Kind::SinkOutage => sink::outage(stage, hit).await,
         Kind::SinkSlow => sink::slow(stage, hit).await,
         Kind::SinkFails => sink::fails(stage, hit).await,
+        Kind::Redrive => operators::redrive(stage, hit).await,
+        Kind::Pause => operators::pause(stage, hit).await,
     }
 }
 

@@ -18,7 +18,7 @@ use crate::process::POLL;
 pub(super) use post::Post;
 
 /// How many lanes a relay begins with.
-const LANES: u32 = 4;
+pub(super) const LANES: u32 = 4;
 /// A replica drains within five seconds, as its configuration says, or says why not.
 const STOP_WITHIN: Duration = Duration::from_secs(30);
 

@@ -165,7 +165,8 @@ impl SourceKind {
             return format!("select not exists (select from shop.outbox where {})", self.pending());
         }
         format!(
-            "select count(*) = (select count(*) from pgbaton.lane) from pgbaton.newest n, pgbaton.outbox_id_seq q
+            "select count(*) = (select count(*) from pgbaton.lane) and not exists (select from pgbaton.parked)
+             from pgbaton.newest n, pgbaton.outbox_id_seq q
              where pg_snapshot_xmin(n.consumed) > '{last}'::xid8
                 or (n.target is null and n.floor >= q.last_value and not exists (
                       select from pg_snapshot_xip(n.consumed) x(xid) join pgbaton.outbox o on o.xid = x.xid))"

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use checker::history::{Event, Run};
+use pgbaton::control::parked::{self, Selection};
+use pgbaton::control::pauses;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -11,6 +13,7 @@ use super::book::Book;
 use super::destination::Destination;
 use super::fleet::{Common, Fleet};
 use super::log::Log;
+use super::outbox::NAME;
 use super::pace;
 use super::pair::{Cannot, Pair};
 use super::plan::{BATCH_MESSAGES, DRAIN_MS, IN_FLIGHT, Plan, SinkKind, TTL, TTL_MS};
@@ -101,9 +104,24 @@ impl Stage {
         let servers = async { self.pair.lock().await.heal().await };
         self.log.find_failure("healing the servers", servers.await);
         self.log.find_failure("healing the sink", self.destination.heal().await);
+        self.log.find_failure("resuming", again(UNDO_WITHIN, || self.resume()).await);
         for post in &self.fleet.posts {
             self.log.find_failure("healing a replica", post.heal().await);
         }
+    }
+
+    /// Dead messages are tried again, as if they never had been. Gives how many.
+    pub(super) async fn revive(&self) -> Result<i64, Error> {
+        let database = self.primary.operator(Duration::from_secs(5))?;
+        let which = Selection { relay: Some(NAME.to_owned()), ..Selection::default() };
+        parked::act(&database, &which, parked::Deed::Retry).await.map_err(|error| Error::because("redriving", &error))
+    }
+
+    /// Nothing is paused from now on.
+    pub(super) async fn resume(&self) -> Result<(), Error> {
+        let database = self.primary.operator(Duration::from_secs(5))?;
+        let resumed = pauses::resume(&database, NAME, None).await;
+        resumed.map(drop).map_err(|error| Error::because("resuming", &error))
     }
 
     /// Waits until every lane has dealt with everything, for as long after calm as what the outbox holds by then may take. False
@@ -122,6 +140,8 @@ impl Stage {
             patience = self.plan.drains(held);
             let passed = async {
                 while !self.has_passed(&last).await.unwrap_or_default() {
+                    // One may be dead, and its key waits.
+                    let _ = self.revive().await;
                     tokio::time::sleep(LOOK_EVERY).await;
                 }
             };

@@ -38,6 +38,8 @@ pub(in crate::torture) enum Kind {
     SinkFails,
     SinkCut,
     SinkHangs,
+    Redrive,
+    Pause,
 }
 
 impl Kind {
@@ -98,6 +100,8 @@ pub(super) enum Thing {
     Snapshot,
     Rows,
     Lanes,
+    Dead,
+    Pauses,
 }
 
 const fn unit(kind: Kind, name: &'static str, about: &'static str, weight: u32, needs: &'static [Thing]) -> Unit {
@@ -107,7 +111,7 @@ const fn unit(kind: Kind, name: &'static str, about: &'static str, weight: u32, 
 /// All of them. Those of weight 0 are not drawn here: they come with the replicas' processes.
 pub(in crate::torture) const UNITS: &[Unit] = {
     use Thing::{
-        Backends, Clock, Fleet, Lanes, Process, Rows, Server, ServerClock, Sink, SinkWay, SinkWays, Snapshot, Way, Ways,
+        Backends, Clock, Dead, Fleet, Lanes, Pauses, Process, Rows, Server, ServerClock, Sink, SinkWay, SinkWays, Snapshot, Way, Ways,
     };
     // Who has the server ends its backends, too.
     const SERVER: &[Thing] = &[Server, Backends];
@@ -191,6 +195,14 @@ pub(in crate::torture) const UNITS: &[Unit] = {
             &[SinkWay],
         ),
         unit(Kind::SinkHangs, "sink_hangs", "the sink says nothing", 4, &[SinkWay]),
+        unit(Kind::Redrive, "redrive", "an operator has dead messages tried again", 4, &[Dead]),
+        unit(
+            Kind::Pause,
+            "pause",
+            "an operator pauses the relay, a lane, a key or topics, and resumes it",
+            3,
+            &[Pauses],
+        ),
     ]
 };
 
@@ -220,6 +232,7 @@ pub(in crate::torture) fn impossible(unit: &Unit, stage: &Stage) -> Option<Strin
         Kind::RowsLocked if !stage.plan.source.is_adopted() => {
             Some("pgbaton's own outbox has no other owner".to_owned())
         }
+        Kind::Redrive if stage.plan.sink != SinkKind::Http => Some("only webhooks are rejected here".to_owned()),
         Kind::SinkOutage => None,
         _ if stage.plan.sink == SinkKind::File
             && unit.needs.iter().any(|thing| matches!(thing, Thing::Sink | Thing::SinkWay)) =>
