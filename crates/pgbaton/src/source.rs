@@ -27,6 +27,7 @@ mod trouble;
 
 pub use batch::{Batch, HeldMessages, Memory, Parking};
 pub use parked::Failed;
+pub(crate) use parked::stand_still;
 use table::TableSpec;
 
 /// Where messages come from.

@@ -23,7 +23,9 @@ const REFUSED: &str = "alter table app.inbox add constraint good check (topic <>
 pub(super) async fn run(args: &Args, figures: &mut Figures) -> Result<(), Error> {
     let site = Site::open(args).await?;
     let waiting = args.messages(100_000, 2_000);
-    figures.doing(&format!("poison: {waiting} messages, with one in a hundred that is rejected, and without those, in turn"));
+    figures.doing(&format!(
+        "poison: {waiting} messages, with one in a hundred that is rejected, and without those, in turn"
+    ));
     for statement in INSERT.replace("{waiting}", &waiting.to_string()).split_terminator(';') {
         site.execute(statement).await?;
     }

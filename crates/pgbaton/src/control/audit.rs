@@ -9,9 +9,9 @@ use crate::connection::{Access, Connection, Database, Parameter};
 use crate::error::{Error, Kind};
 use crate::sql;
 
-/// Something that was done.
+/// One thing that was done.
 #[derive(Debug, Serialize)]
-pub struct Deed {
+pub struct Line {
     /// When, in UTC.
     pub at: String,
     /// The login role.
@@ -32,12 +32,12 @@ pub struct Deed {
 ///
 /// # Errors
 /// A database that cannot be reached, or a schema of another version.
-pub async fn list(database: &Database, relay: Option<&str>, most: i64) -> Result<Vec<Deed>, Error> {
+pub async fn list(database: &Database, relay: Option<&str>, most: i64) -> Result<Vec<Line>, Error> {
     let connection = checked(database).await?;
     let parameters: [Parameter<'_>; 2] = [(&relay, Type::TEXT), (&most, Type::INT8)];
     let [rows] = connection.pipeline(Access::Look, [(sql::AUDIT, &parameters)]).await?;
-    let deed = |row: &tokio_postgres::Row| {
-        Ok(Deed {
+    let line = |row: &tokio_postgres::Row| {
+        Ok(Line {
             at: row.try_get("at")?,
             who: row.try_get("who")?,
             address: row.try_get("address")?,
@@ -47,7 +47,7 @@ pub async fn list(database: &Database, relay: Option<&str>, most: i64) -> Result
             messages: row.try_get("messages")?,
         })
     };
-    rows.iter().map(deed).collect()
+    rows.iter().map(line).collect()
 }
 
 fn unreadable(error: &serde_json::Error) -> Error {

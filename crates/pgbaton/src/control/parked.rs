@@ -14,6 +14,7 @@ use super::{audit, checked};
 use crate::connection::{Access, Connection, Database, Parameter};
 use crate::error::{Error, Kind};
 use crate::source::native::like;
+use crate::source::stand_still;
 use crate::sql;
 
 /// Which messages: those of which all holds that is given.
@@ -262,37 +263,6 @@ async fn act_on(
     audit::write(connection, (deed.name(), Some(relay)), which, Some(count)).await?;
     connection.commit(sql::INCARNATION, &[]).await?;
     Ok(count)
-}
-
-/// Opens a transaction in which no acknowledgement of this relay is under way: what is set aside stands still. It waits for the lock
-/// of a lane only for a moment, and lets go of all others then: their acknowledgements wait behind it.
-///
-/// # Errors
-/// A relay that is not registered, or locks that could not be had.
-pub(super) async fn stand_still(connection: &Connection, relay: &str) -> Result<(), Error> {
-    const TIMES: usize = 40;
-    const AGAIN_AFTER: Duration = Duration::from_millis(250);
-    let mut times = 0;
-    loop {
-        connection.lock(sql::COMMAND_LOCK, &[]).await?;
-        connection.script("set local lock_timeout = '250ms'").await?;
-        match connection.then(sql::LANES_LOCK, &[(&relay, Type::TEXT)]).await {
-            Ok(lanes) if lanes.is_empty() => {
-                connection.roll_back().await?;
-                return Err(Error::refused(
-                    format!("there is no relay {relay}"),
-                    "`pgbaton relays list` shows those there are",
-                ));
-            }
-            Ok(_) => return Ok(()),
-            Err(error) if error.is_transient() && times < TIMES => {
-                connection.roll_back().await?;
-                times += 1;
-                tokio::time::sleep(AGAIN_AFTER).await;
-            }
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 async fn chosen(

@@ -3,10 +3,10 @@
 use serde::Serialize;
 use tokio_postgres::types::Type;
 
-use super::parked::stand_still;
 use super::{audit, checked};
 use crate::connection::{Access, Connection, Database, Parameter};
 use crate::error::Error;
+use crate::source::stand_still;
 use crate::sql;
 
 /// What is paused: of a relay all, or one of its lanes, or a key, or topics.

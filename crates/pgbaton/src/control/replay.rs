@@ -5,11 +5,11 @@ use std::time::SystemTime;
 use serde::{Serialize, Serializer};
 use tokio_postgres::types::Type;
 
-use super::parked::stand_still;
 use super::{audit, checked, relays};
 use crate::connection::{Connection, Database, Parameter};
 use crate::error::Error;
 use crate::source::native::like;
+use crate::source::stand_still;
 use crate::sql;
 
 /// Which messages are replayed: those of which all holds that is given.

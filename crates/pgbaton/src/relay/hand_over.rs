@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, SystemTime};
 
 use super::held::Refusal;
-use super::outage::Outage;
+use super::outage::{Outage, during};
 use super::publish::{LaneEnd, LaneTask, More, open_sink};
 use crate::clock;
 use crate::faults;
@@ -145,9 +145,8 @@ impl LaneTask {
         let answer = tokio::select! {
             biased;
             () = self.deadline.over() => return Err(LaneEnd::Stopped),
-            answer = history::published(&self.told_of, number, &part, sink.append(&part, &self.deadline)) => answer,
+            answer = during(turn, history::published(&self.told_of, number, &part, sink.append(&part, &self.deadline))) => answer,
         };
-        drop(turn);
         faults::point("lane.appended");
         match answer {
             Ok(outcomes) => {

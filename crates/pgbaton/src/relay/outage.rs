@@ -15,6 +15,9 @@ use crate::metrics::Metrics;
 use crate::outcome::Fault;
 use crate::retry::Backoff;
 
+/// A call keeps its turn for no longer: one that is not answered is no reason to keep all others waiting.
+const TURN_AT_MOST: Duration = Duration::from_secs(1);
+
 /// With so many turns at once there is no need for turns.
 const ALL: usize = 64;
 
@@ -158,6 +161,17 @@ impl Outage {
     }
 }
 
+/// Has the turn for as long as this takes, or for a moment.
+pub(super) async fn during<T>(turn: Option<OwnedSemaphorePermit>, call: impl Future<Output = T>) -> T {
+    let mut call = std::pin::pin!(call);
+    let first = tokio::time::timeout(TURN_AT_MOST, &mut call).await;
+    drop(turn);
+    match first {
+        Ok(done) => done,
+        Err(_) => call.await,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,5 +210,18 @@ mod tests {
             outage.over(&lane);
         }
         assert!(outage.turn().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_not_answered_does_not_keep_the_turn() {
+        let outage = Outage::new(Duration::from_millis(1), Arc::new(Metrics::default()));
+        let lane = Lane { relay: RelayName::new("orders").unwrap(), number: 1, of: 16 };
+        outage.failed(&lane, &Fault::new(&codes::sink::SILENT, "x"));
+        let silent = during(outage.turn().await, std::future::pending::<()>());
+        tokio::select! {
+            () = silent => {}
+            turn = outage.turn() => assert!(turn.is_some()),
+            () = tokio::time::sleep(3 * TURN_AT_MOST) => panic!("nobody else has a turn"),
+        }
     }
 }

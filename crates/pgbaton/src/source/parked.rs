@@ -432,6 +432,37 @@ impl Parked {
     }
 }
 
+/// Opens a transaction in which no acknowledgement of this relay is under way: what is set aside stands still. It waits for the lock
+/// of a lane only for a moment, and lets go of all others then: their acknowledgements wait behind it.
+///
+/// # Errors
+/// A relay that is not registered, or locks that could not be had.
+pub(crate) async fn stand_still(connection: &Connection, relay: &str) -> Result<(), Error> {
+    const TIMES: usize = 40;
+    const AGAIN_AFTER: Duration = Duration::from_millis(250);
+    let mut times = 0;
+    loop {
+        connection.lock(sql::COMMAND_LOCK, &[]).await?;
+        connection.script("set local lock_timeout = '250ms'").await?;
+        match connection.then(sql::LANES_LOCK, &[(&relay, Type::TEXT)]).await {
+            Ok(lanes) if lanes.is_empty() => {
+                connection.roll_back().await?;
+                return Err(Error::refused(
+                    format!("there is no relay {relay}"),
+                    "`pgbaton relays list` shows those there are",
+                ));
+            }
+            Ok(_) => return Ok(()),
+            Err(error) if error.is_transient() && times < TIMES => {
+                connection.roll_back().await?;
+                times += 1;
+                tokio::time::sleep(AGAIN_AFTER).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// As many of the first as go into one batch.
 fn fitting(due: &mut Vec<Due>, left: &mut usize, budget: &Budget) {
     let after_suspect = due.first().is_some_and(|first| first.seen.suspect);

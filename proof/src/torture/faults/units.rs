@@ -111,7 +111,8 @@ const fn unit(kind: Kind, name: &'static str, about: &'static str, weight: u32, 
 /// All of them. Those of weight 0 are not drawn here: they come with the replicas' processes.
 pub(in crate::torture) const UNITS: &[Unit] = {
     use Thing::{
-        Backends, Clock, Dead, Fleet, Lanes, Pauses, Process, Rows, Server, ServerClock, Sink, SinkWay, SinkWays, Snapshot, Way, Ways,
+        Backends, Clock, Dead, Fleet, Lanes, Pauses, Process, Rows, Server, ServerClock, Sink, SinkWay, SinkWays,
+        Snapshot, Way, Ways,
     };
     // Who has the server ends its backends, too.
     const SERVER: &[Thing] = &[Server, Backends];

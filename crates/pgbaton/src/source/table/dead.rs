@@ -8,6 +8,7 @@ use super::TableSource;
 use super::taken::RowId;
 use crate::connection::{Access, Connection, Parameter};
 use crate::error::Error;
+use crate::source::stand_still;
 use crate::sql;
 
 /// Rows that are looked at in one go.
@@ -41,8 +42,7 @@ impl TableSource {
             return Ok(());
         }
         // As a command does it: no acknowledgement is under way meanwhile.
-        connection.lock(sql::COMMAND_LOCK, &[]).await?;
-        connection.then(sql::LANES_LOCK, &[(&relay, Type::TEXT)]).await?;
+        stand_still(connection, relay).await?;
         let rows = connection.then(sql::DEAD_GONE, &[(&relay, Type::TEXT), (&gone, Type::TEXT_ARRAY)]).await?;
         let hashes = rows.iter().map(|row| Ok(row.try_get(0)?)).collect::<Result<Vec<i64>, Error>>()?;
         connection.then(sql::PARKED_NEXT, &[(&relay, Type::TEXT), (&hashes, Type::INT8_ARRAY)]).await?;
