@@ -22,7 +22,7 @@ const TURN_AT_MOST: Duration = Duration::from_secs(1);
 const ALL: usize = 64;
 
 /// A sink that is down: all lanes of the relay back off together, and no message is blamed. One of them at a time calls it, and twice
-/// as many with each answer: one that has just come back is not flooded.
+/// as many each time that so many were answered: one that has just come back is not flooded.
 pub(crate) struct Outage {
     state: Mutex<OutageState>,
     metrics: Arc<Metrics>,
@@ -44,20 +44,25 @@ struct OutageState {
 struct Turns {
     /// How many calls may be under way at once.
     most: usize,
+    /// How many were answered since it was so many.
+    answered: usize,
     free: Arc<Semaphore>,
 }
 
 impl Turns {
     fn first() -> Self {
-        Self { most: 1, free: Arc::new(Semaphore::new(1)) }
+        Self { most: 1, answered: 0, free: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Twice as many; `None` once that is enough.
+    /// One was answered: twice as many, once all of them were. `None` once that is enough.
     fn more(self) -> Option<Self> {
-        let Self { most, free } = self;
+        let Self { most, answered, free } = self;
+        if answered + 1 < most {
+            return Some(Self { most, answered: answered + 1, free });
+        }
         let more = if most < ALL { most } else { Semaphore::MAX_PERMITS / 2 };
         free.add_permits(more);
-        (most < ALL).then_some(Self { most: 2 * most, free })
+        (most < ALL).then_some(Self { most: 2 * most, answered: 0, free })
     }
 }
 
@@ -207,7 +212,7 @@ mod tests {
                 turns.push(turn);
             }
             assert_eq!(turns.len(), most);
-            outage.over(&lane);
+            (0..most).for_each(|_| outage.over(&lane));
         }
         assert!(outage.turn().await.is_none());
     }
