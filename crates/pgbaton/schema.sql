@@ -3,6 +3,16 @@
 
 CREATE SCHEMA pgbaton;
 
+CREATE FUNCTION pgbaton.after(milliseconds bigint) RETURNS timestamp with time zone
+    LANGUAGE sql
+    BEGIN ATOMIC
+ SELECT
+         CASE
+             WHEN (COALESCE(milliseconds, (0)::bigint) = 0) THEN '1970-01-01 00:00:00+00'::timestamp with time zone
+             ELSE (clock_timestamp() + ((milliseconds)::double precision * '00:00:00.001'::interval))
+         END AS "case";
+END;
+
 CREATE FUNCTION pgbaton.confirm() RETURNS text
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -35,6 +45,20 @@ begin
     former = h.former || format('%s/%s/%s', home.system_identifier, home.database, home.timeline);
   return null;
 end $$;
+
+CREATE FUNCTION pgbaton.with_headers(headers json, more jsonb) RETURNS json
+    LANGUAGE sql IMMUTABLE
+    BEGIN ATOMIC
+ SELECT (
+         CASE
+             WHEN (headers IS NULL) THEN (more)::text
+             ELSE ((regexp_replace((headers)::text, '\s*\}\s*$'::text, ''::text) ||
+             CASE
+                 WHEN ((headers)::text ~ '^\s*\{\s*\}\s*$'::text) THEN ''::text
+                 ELSE ', '::text
+             END) || substr((more)::text, 2))
+         END)::json AS json;
+END;
 
 CREATE TABLE pgbaton.outbox (
     xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
@@ -134,11 +158,11 @@ CREATE FUNCTION pgbaton.copy_dead(relay text, ids text[], topic text) RETURNS vo
          )
   INSERT INTO pgbaton.outbox (topic, key, headers, payload, payload_json)  SELECT copy_dead.topic AS topic,
              d.key,
-             (((COALESCE(d.headers, '{}'::json))::jsonb || jsonb_build_object('pgbaton-dead-of', d.id, 'pgbaton-dead-relay', d.relay, 'pgbaton-dead-topic', d.topic, 'pgbaton-dead-code', d.code, 'pgbaton-dead-fault', ((d.faults -> '-1'::integer) ->> 'text'::text))))::json AS json,
+             pgbaton.with_headers(d.headers, jsonb_build_object('pgbaton-dead-of', d.id, 'pgbaton-dead-relay', d.relay, 'pgbaton-dead-topic', d.topic, 'pgbaton-dead-code', d.code, 'pgbaton-dead-fault', ((d.faults -> '-1'::integer) ->> 'text'::text))) AS with_headers,
              d.payload,
              d.payload_json
             FROM dead d
-           WHERE ((d.headers IS NULL) OR ((d.headers -> 'pgbaton-dead-of'::text) IS NULL))
+           WHERE (((d.headers IS NULL) OR ((d.headers)::text !~~ '%"pgbaton-dead-of"%'::text)) AND (d.size < 268000000))
            ORDER BY d.number;
 END;
 
@@ -621,6 +645,7 @@ CREATE TABLE pgbaton.relay (
     registered_by xid8 DEFAULT pg_current_xact_id() NOT NULL,
     adopted oid,
     definition jsonb,
+    changes bigint DEFAULT 0 NOT NULL,
     CONSTRAINT relay_check CHECK (((adopted IS NULL) = (definition IS NULL))),
     CONSTRAINT relay_lanes_check CHECK (((lanes > 0) AND ((lanes & (lanes - 1)) = 0)))
 )
@@ -789,7 +814,7 @@ CREATE INDEX outbox_0_xid_id_idx ON pgbaton.outbox_0 USING btree (xid, id);
 
 CREATE INDEX parked_dead ON pgbaton.parked USING btree (relay, dead_at) WHERE (dead_at IS NOT NULL);
 
-CREATE INDEX parked_due ON pgbaton.parked USING btree (relay, next_at) WHERE (next_at IS NOT NULL);
+CREATE INDEX parked_due ON pgbaton.parked USING btree (relay, next_at) INCLUDE (hash) WHERE (next_at IS NOT NULL);
 
 CREATE UNIQUE INDEX parked_head ON pgbaton.parked USING btree (relay, hash) WHERE (next_at IS NOT NULL);
 
@@ -797,9 +822,13 @@ CREATE INDEX parked_key ON pgbaton.parked USING btree (relay, hash, number) WHER
 
 CREATE INDEX parked_lane ON pgbaton.parked USING btree (relay, ((hash & (4095)::bigint))) WHERE holds;
 
+CREATE INDEX parked_old ON pgbaton.parked USING btree (relay, dead_at) WHERE ((dead_at IS NOT NULL) AND (NOT holds));
+
 CREATE INDEX parked_row ON pgbaton.parked USING btree (relay, row_hash) WHERE (row_id IS NOT NULL);
 
 CREATE INDEX parked_trying ON pgbaton.parked USING btree (trying) WHERE (trying IS NOT NULL);
+
+CREATE INDEX parked_written ON pgbaton.parked USING btree (relay, GREATEST(parked_at, last_at)) WHERE (next_at IS NOT NULL);
 
 CREATE UNIQUE INDEX position_newest ON ONLY pgbaton."position" USING btree (leaf, relay, lane, epoch DESC, seq DESC);
 

@@ -217,6 +217,8 @@ create table pgbaton.relay (
   -- replicas have to agree about, as `pgbaton adopt` shows it. One relay a table: a mark cannot tell two of them apart.
   adopted       oid         unique,
   definition    jsonb,
+  -- Grows with whatever a command does to what is set aside: what replicas know of that counts no more.
+  changes       bigint      not null default 0,
   check ((adopted is null) = (definition is null))
 ) with (fillfactor = 50);
 
@@ -352,7 +354,9 @@ create table pgbaton.parked (
 ) with (fillfactor = 80);
 create index parked_key on pgbaton.parked (relay, hash, number) where holds;                      -- who waits behind whom
 create unique index parked_head on pgbaton.parked (relay, hash) where next_at is not null;        -- one of each key is tried
-create index parked_due on pgbaton.parked (relay, next_at) where next_at is not null;
+create index parked_due on pgbaton.parked (relay, next_at) include (hash) where next_at is not null;
+create index parked_written on pgbaton.parked (relay, (greatest(parked_at, last_at))) where next_at is not null;
+create index parked_old on pgbaton.parked (relay, dead_at) where dead_at is not null and not holds;
 create index parked_lane on pgbaton.parked (relay, (hash & 4095)) where holds;  -- no relay has more lanes
 create index parked_dead on pgbaton.parked (relay, dead_at) where dead_at is not null;
 create index parked_trying on pgbaton.parked (trying) where trying is not null;
@@ -371,6 +375,14 @@ create table pgbaton.pause (
   check (pg_catalog.num_nonnulls(lane, key, topic) <= 1)
 );
 
+-- So many milliseconds from now, by this server's clock. What is due at once is, whatever becomes of the clock.
+create function pgbaton.after(milliseconds bigint) returns timestamptz
+  language sql volatile
+begin atomic
+  select case when coalesce(after.milliseconds, 0) = 0 then 'epoch'
+              else pg_catalog.clock_timestamp() + after.milliseconds * interval '1 ms' end;
+end;
+
 -- When a message that is set aside is tried next, if it could be at that moment: never while its key or its topic is paused.
 create function pgbaton.next_try(relay text, key text, topic text, at timestamptz) returns timestamptz
   language sql stable
@@ -381,8 +393,18 @@ begin atomic
     then 'infinity' else next_try.at end;
 end;
 
+-- Headers with some more. Their text is not parsed: not all that is JSON can be stored as jsonb.
+create function pgbaton.with_headers(headers json, more jsonb) returns json
+  language sql immutable
+begin atomic
+  select case when with_headers.headers is null then with_headers.more::text
+    else pg_catalog.regexp_replace(with_headers.headers::text, '\s*\}\s*$', '')
+      || case when with_headers.headers::text ~ '^\s*\{\s*\}\s*$' then '' else ', ' end || pg_catalog.substr(with_headers.more::text, 2) end::json;
+end;
+
 -- Messages of the outbox that are dead are copied into it, each once: under another topic, with headers that say of which message, and why. A
--- copy that dies itself is not copied. The relay's role may run this, and insert nothing else.
+-- copy that dies itself is not copied, and neither is what has no room for these headers. With this the relay's role may insert into the
+-- outbox what it has set aside, and choose neither xid nor id nor segment.
 create function pgbaton.copy_dead(relay text, ids text[], topic text) returns void
   language sql volatile security definer set search_path = pg_catalog, pg_temp
 begin atomic
@@ -393,11 +415,12 @@ begin atomic
   )
   insert into pgbaton.outbox (topic, key, headers, payload, payload_json)
   select copy_dead.topic, d.key,
-         (coalesce(d.headers, '{}')::jsonb || jsonb_build_object(
+         pgbaton.with_headers(d.headers, jsonb_build_object(
            'pgbaton-dead-of', d.id, 'pgbaton-dead-relay', d.relay, 'pgbaton-dead-topic', d.topic, 'pgbaton-dead-code', d.code,
-           'pgbaton-dead-fault', d.faults -> -1 ->> 'text'))::json,
+           'pgbaton-dead-fault', d.faults -> -1 ->> 'text')),
          d.payload, d.payload_json
-  from dead d where d.headers is null or d.headers -> 'pgbaton-dead-of' is null order by d.number;
+  from dead d
+  where (d.headers is null or d.headers::text not like '%"pgbaton-dead-of"%') and d.size < 268000000 order by d.number;
 end;
 
 -- What operators have done: by whom is the login role, which nobody chooses by himself.

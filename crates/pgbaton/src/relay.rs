@@ -218,6 +218,8 @@ pub(crate) struct Relay {
     unreadable: AtomicBool,
     /// What operators have paused of it, as it was last seen.
     pauses: watch::Sender<Pauses>,
+    /// How often commands have changed what is set aside, as it was last seen.
+    changes: AtomicI64,
     /// One turn at trying a suspect, for all relays of the process.
     suspects: Arc<Semaphore>,
     /// Turns at opening a lane at the sink.
@@ -225,6 +227,14 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
+    /// So often have commands changed what is set aside.
+    fn changed(&self, times: i64) {
+        if self.changes.swap(times, Ordering::Relaxed) != times {
+            self.source.look_again();
+            self.flows.wake.notify_one();
+        }
+    }
+
     /// This is what is paused by now.
     fn pause(&self, pauses: Pauses) {
         self.pauses.send_if_modified(|known| {

@@ -107,6 +107,9 @@ pub trait Source: Send + Sync {
     /// it, and the sink keeps the last one alone; and until one mark has succeeded, since none may be relied upon.
     fn one_batch_at_a_time(&self, sink_keeps_position: bool) -> bool;
 
+    /// An operator has changed what is set aside: what is known of it counts no more.
+    fn look_again(&self);
+
     /// How far behind the relay is, whoever owns its lanes.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use tokio_postgres::types::Type;
 use super::{audit, checked};
 use crate::connection::{Access, Connection, Database, Parameter};
 use crate::error::Error;
+use crate::source::native::like;
 use crate::source::stand_still;
 use crate::sql;
 
@@ -87,7 +88,16 @@ pub async fn pause(database: &Database, relay: &str, what: &What) -> Result<bool
     let parameters: [Parameter<'_>; 4] =
         [(&relay, Type::TEXT), (&lane, Type::INT4), (&key, Type::TEXT), (&topic, Type::TEXT)];
     let paused = connection.then(sql::PAUSE, &parameters).await?.len();
-    changed(&connection, ("pause", relay), what, paused).await
+    let changed = written_down(&connection, ("pause", relay), what, paused).await?;
+    let like = topic.map(like);
+    let some: [Parameter<'_>; 4] =
+        [(&relay, Type::TEXT), (&key, Type::TEXT), (&like, Type::TEXT), (&CHUNK, Type::INT8)];
+    while key.is_some() || topic.is_some() {
+        if follow(&connection, relay, (sql::PARKED_PAUSE, &some)).await? == 0 {
+            break;
+        }
+    }
+    Ok(changed)
 }
 
 /// Ends one pause of a relay, or all of them (`None`), with a line in the audit: what was set aside is tried at once. False if there
@@ -103,11 +113,29 @@ pub async fn resume(database: &Database, relay: &str, what: Option<&What>) -> Re
     let parameters: [Parameter<'_>; 5] =
         [(&relay, Type::TEXT), (&lane, Type::INT4), (&key, Type::TEXT), (&topic, Type::TEXT), (&every, Type::BOOL)];
     let resumed = connection.then(sql::RESUME, &parameters).await?.len();
-    changed(&connection, ("resume", relay), &what, resumed).await
+    let changed = written_down(&connection, ("resume", relay), &what, resumed).await?;
+    // Also what an earlier one has left, that came to no end.
+    while follow(&connection, relay, (sql::PARKED_RESUME, &[(&relay, Type::TEXT), (&CHUNK, Type::INT8)])).await? > 0 {}
+    Ok(changed)
 }
 
-/// What is set aside follows, and it is written down.
-async fn changed(
+/// Messages that are changed in one transaction: none holds the lanes' locks for long.
+const CHUNK: i64 = 1_000;
+
+/// Some of what is set aside follows. Gives how many messages.
+async fn follow(
+    connection: &Connection,
+    relay: &str,
+    (verb, parameters): (sql::Verb<'static>, &[Parameter<'_>]),
+) -> Result<usize, Error> {
+    stand_still(connection, relay).await?;
+    let changed = connection.then(verb, parameters).await?.len();
+    connection.commit(sql::INCARNATION, &[]).await?;
+    Ok(changed)
+}
+
+/// The end of the transaction in which so many pauses have begun or ended.
+async fn written_down(
     connection: &Connection,
     (deed, relay): (&str, &str),
     what: &impl Serialize,
@@ -117,7 +145,6 @@ async fn changed(
         connection.roll_back().await?;
         return Ok(false);
     }
-    connection.then(sql::PARKED_PAUSED, &[(&relay, Type::TEXT)]).await?;
     audit::write(connection, (deed, Some(relay)), &serde_json::json!({ "what": what }), None).await?;
     connection.commit(sql::INCARNATION, &[]).await?;
     Ok(true)

@@ -6,9 +6,9 @@ use serde::{Serialize, Serializer};
 use tokio_postgres::types::Type;
 
 use super::{audit, checked, relays};
-use crate::connection::{Connection, Database, Parameter};
+use crate::connection::{Access, Connection, Database, Parameter};
 use crate::error::Error;
-use crate::source::native::like;
+use crate::source::native::{like, number};
 use crate::source::stand_still;
 use crate::sql;
 
@@ -59,14 +59,14 @@ const CHUNK: i64 = 2_000;
 /// # Errors
 /// A relay that is not registered or reads an adopted table, and a database that cannot be reached.
 pub async fn count(database: &Database, replay: &Replay) -> Result<i64, Error> {
-    let connection = begin(database, replay).await?;
+    let (connection, last) = begin(database, replay).await?;
     let (mut above, mut count) = (0, 0);
     loop {
-        stand_still(&connection, &replay.relay).await?;
-        let chunk = chunk(&connection, replay, above, None).await?;
+        connection.open(Access::Write).await?;
+        let chunk = chunk(&connection, replay, (above, last), None).await?;
         connection.roll_back().await?;
-        let Some(Chunk { last, hashes }) = chunk else { return Ok(count) };
-        above = last;
+        let Some(Chunk { last: examined, hashes }) = chunk else { return Ok(count) };
+        above = examined;
         count += i64::try_from(hashes.len()).unwrap_or(i64::MAX);
     }
 }
@@ -77,14 +77,15 @@ pub async fn count(database: &Database, replay: &Replay) -> Result<i64, Error> {
 /// # Errors
 /// See [`count`]. Some may have been set aside by then: the line in the audit says with which number.
 pub async fn replay(database: &Database, replay: &Replay) -> Result<Replayed, Error> {
-    let connection = begin(database, replay).await?;
+    let (connection, last) = begin(database, replay).await?;
     stand_still(&connection, &replay.relay).await?;
     let number = audit::write(&connection, ("replay", Some(&replay.relay)), replay, None).await?;
     connection.commit(sql::INCARNATION, &[]).await?;
     let (mut above, mut messages) = (0, 0);
     loop {
         stand_still(&connection, &replay.relay).await?;
-        let Some(Chunk { last, hashes }) = chunk(&connection, replay, above, Some(number)).await? else {
+        let Some(Chunk { last: examined, hashes }) = chunk(&connection, replay, (above, last), Some(number)).await?
+        else {
             let done = serde_json::json!({ "replay": number });
             audit::write(&connection, ("replay done", Some(&replay.relay)), &done, Some(messages)).await?;
             connection.commit(sql::INCARNATION, &[]).await?;
@@ -93,12 +94,13 @@ pub async fn replay(database: &Database, replay: &Replay) -> Result<Replayed, Er
         let keys: [Parameter<'_>; 2] = [(&replay.relay, Type::TEXT), (&hashes, Type::INT8_ARRAY)];
         connection.then(sql::PARKED_NEXT, &keys).await?;
         connection.commit(sql::INCARNATION, &[]).await?;
-        above = last;
+        above = examined;
         messages += i64::try_from(hashes.len()).unwrap_or(i64::MAX);
     }
 }
 
-async fn begin(database: &Database, replay: &Replay) -> Result<Connection, Error> {
+/// The connection, and the last number of the outbox: what is inserted from now on is not replayed.
+async fn begin(database: &Database, replay: &Replay) -> Result<(Connection, i64), Error> {
     let connection = checked(database).await?;
     let relay = relays::find(&connection, &replay.relay).await?;
     if let Some(table) = relay.table {
@@ -107,7 +109,9 @@ async fn begin(database: &Database, replay: &Replay) -> Result<Connection, Error
             "Set the rows back to pending: they are delivered again, under the same message ids",
         ));
     }
-    Ok(connection)
+    let [ceiling] = connection.pipeline(Access::Look, [(sql::CEILING, &[])]).await?;
+    let last = number(&ceiling)?;
+    Ok((connection, last))
 }
 
 /// What was examined, and of it the keys of what was chosen.
@@ -119,13 +123,13 @@ struct Chunk {
 async fn chunk(
     connection: &Connection,
     replay: &Replay,
-    above: i64,
+    (above, upto): (i64, i64),
     number: Option<i64>,
 ) -> Result<Option<Chunk>, Error> {
     let Replay { relay, ids, key, topic, since, until, keeps_ids } = replay;
     let topic = topic.as_deref().map(like);
     let (done, number) = (number.is_some(), number.unwrap_or_default());
-    let parameters: [Parameter<'_>; 11] = [
+    let parameters: [Parameter<'_>; 12] = [
         (relay, Type::TEXT),
         (&above, Type::INT8),
         (&CHUNK, Type::INT8),
@@ -137,6 +141,7 @@ async fn chunk(
         (&number, Type::INT8),
         (keeps_ids, Type::BOOL),
         (&done, Type::BOOL),
+        (&upto, Type::INT8),
     ];
     let rows = connection.then(sql::REPLAY, &parameters).await?;
     let Some(first) = rows.first() else { return Ok(None) };

@@ -306,6 +306,7 @@ impl Identity {
         self.metrics.outbox.unattended(self.unattended.names());
         for (name, relay) in &self.relays {
             relay.pause(Pauses::of(name, &seen.pauses));
+            relay.changed(seen.changes.get(name).copied().unwrap_or_default());
         }
         self.act(&connection, seen.holdings).await?;
         self.slot.put(connection);
@@ -394,7 +395,7 @@ impl Identity {
             return Ok(());
         }
         look::survived(connection, self.id, &survived).await?;
-        self.deaths.keep(|grant| !survived.contains(grant));
+        self.deaths.forget(&survived);
         Ok(())
     }
 

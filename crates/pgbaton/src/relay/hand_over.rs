@@ -83,6 +83,35 @@ impl Hand {
     }
 }
 
+/// Sets these aside, whose places ascend, with what is left of the keys that wait. Gives the places of all that are.
+fn put_aside(
+    batch: &mut Batch,
+    hand: &mut Hand,
+    mut aside: Vec<(usize, Option<Failed>)>,
+    waits: &HashSet<i64>,
+) -> Vec<usize> {
+    let follows = |place: &usize| {
+        let hash = batch.hashes().get(*place);
+        hash.is_some_and(|hash| waits.contains(hash)) && aside.binary_search_by_key(place, |(of, _)| *of).is_err()
+    };
+    let followers: Vec<usize> = hand.left.iter().copied().filter(follows).collect();
+    aside.extend(followers.into_iter().map(|place| (place, None)));
+    aside.sort_unstable_by_key(|(place, _)| *place);
+    let places: Vec<usize> = aside.iter().map(|(place, _)| *place).collect();
+    batch.set_aside(aside);
+    hand.left.retain(|place| places.binary_search(place).is_err());
+    hand.left.iter_mut().for_each(|place| *place = moved(&places, *place));
+    let before = std::mem::take(&mut hand.refused).into_iter();
+    let stays = |(place, _): &(usize, _)| places.binary_search(place).is_err();
+    hand.refused = before.filter(stays).map(|(place, before)| (moved(&places, place), before)).collect();
+    places
+}
+
+/// Where a message stands once those at these places are gone.
+fn moved(gone: &[usize], place: usize) -> usize {
+    place - gone.partition_point(|gone| *gone < place)
+}
+
 /// A message that the sink has refused.
 struct Refusing {
     place: usize,
@@ -130,6 +159,10 @@ impl LaneTask {
         self.wait_while_paused().await?;
         let turn = self.wait_for(relay.outage.turn()).await?;
         (hand.took, hand.stopped) = (false, false);
+        self.set_aside_what_is_paused(batch, hand);
+        if hand.left.is_empty() {
+            return Ok(Handed::Done);
+        }
         if self.is_deadly(batch).await? {
             hand.left.clear();
             return Ok(Handed::Done);
@@ -316,24 +349,26 @@ impl LaneTask {
             return;
         }
         self.tell_of_aside(batch, &aside);
-        let follows = |place: &usize| {
-            let hash = batch.hashes().get(*place);
-            // Those that are set aside for themselves ascend.
-            hash.is_some_and(|hash| waits.contains(hash)) && aside.binary_search_by_key(place, |(of, _)| *of).is_err()
-        };
-        let followers: Vec<usize> = hand.left.iter().copied().filter(follows).collect();
-        aside.extend(followers.into_iter().map(|place| (place, None)));
-        aside.sort_unstable_by_key(|(place, _)| *place);
-        let places: Vec<usize> = aside.iter().map(|(place, _)| *place).collect();
-        batch.set_aside(aside);
-        // Those that stay move up.
-        let moved = |place: usize| place - places.partition_point(|aside| *aside < place);
-        hand.left.retain(|place| places.binary_search(place).is_err());
-        hand.left.iter_mut().for_each(|place| *place = moved(*place));
-        let before = std::mem::take(&mut hand.refused).into_iter();
-        let stays = |(place, _): &(usize, _)| places.binary_search(place).is_err();
-        hand.refused = before.filter(stays).map(|(place, before)| (moved(place), before)).collect();
-        refusing.iter_mut().for_each(|refusing| refusing.place = moved(refusing.place));
+        let places = put_aside(batch, hand, aside, &waits);
+        refusing.iter_mut().for_each(|refusing| refusing.place = moved(&places, refusing.place));
+    }
+
+    /// What an operator has paused by now is set aside, if it is not already, with what follows it.
+    fn set_aside_what_is_paused(&self, batch: &mut Batch, hand: &mut Hand) {
+        let pauses = self.relay.pauses.borrow();
+        if !pauses.are_of_messages() {
+            return;
+        }
+        let is_paused =
+            |place: &usize| batch.messages.get(*place).is_some_and(|message| pauses.hold(message.key, message.topic));
+        let paused = hand.left.iter().copied().filter(is_paused).collect();
+        drop(pauses);
+        let mut aside = batch.with_what_follows(paused);
+        aside.retain(|place| hand.left.binary_search(place).is_ok());
+        if !aside.is_empty() {
+            let aside = aside.into_iter().map(|place| (place, None)).collect();
+            put_aside(batch, hand, aside, &HashSet::new());
+        }
     }
 
     /// Whether nothing else could be tried: what is left is refused or waits behind what is, and nothing else was read, though it

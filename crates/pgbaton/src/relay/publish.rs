@@ -157,7 +157,7 @@ async fn take_up(start: &mut LaneStart, deadline: Deadline, told_of: Arc<history
         awaits: false,
         held: None,
         told: Reminder::default(),
-        suspicion: Suspicion::new(Arc::clone(&start.deaths), relay.spec.limits.in_flight),
+        suspicion: Suspicion::new(Arc::clone(&start.deaths), &relay.spec.limits),
     })
 }
 
@@ -434,19 +434,7 @@ impl LaneTask {
         if !waits.is_empty() {
             part.set_aside(waits.into_iter().map(|place| (place, None)).collect());
         }
-        self.leave_out_what_is_paused(part);
         Ok(())
-    }
-
-    /// What an operator has paused is set aside, if it is not already, with what follows it.
-    fn leave_out_what_is_paused(&self, part: &mut Batch) {
-        let pauses = self.relay.pauses.borrow();
-        if !pauses.are_of_messages() {
-            return;
-        }
-        let paused = part.messages.iter().enumerate().filter(|(_, message)| pauses.hold(message.key, message.topic));
-        let paused = part.with_what_follows(paused.map(|(place, _)| place).collect());
-        part.set_aside(paused.into_iter().map(|place| (place, None)).collect());
     }
 
     /// Nothing is handed over while an operator has paused the lane.

@@ -2,7 +2,7 @@
 //!
 //! Whoever expires a replica counts a death for each of its lanes; an owner that lives for a minute ends the count. After one death
 //! the next owner hands over one batch at a time, until what may have been in flight is behind it: if it dies as well, what it died
-//! of is at the front. After two the first batch is set aside as *suspects*, and each of these is tried alone, one of the process at
+//! of is at the front. After two as many messages as one batch has are set aside as *suspects*, and each of these is tried alone, one of the process at
 //! a time, after it was written down who tries it. Who dies doing that names the message.
 
 use std::sync::Arc;
@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::Limits;
 use super::publish::{LaneEnd, LaneTask};
 use crate::clock;
 use crate::outcome::codes;
 use crate::retry::{Backoff, WhenDead};
 use crate::source::{Batch, Failed};
 
-/// After so many deaths the first batch is under suspicion.
+/// After so many deaths what comes first is under suspicion.
 const SUSPICIOUS: u32 = 2;
 /// A message is dead with which so many owners have died, while they tried nothing but it alone.
 const DEADLY: u32 = 2;
@@ -26,8 +27,10 @@ const ANOTHER_TURN: Duration = Duration::from_millis(100);
 
 /// What a lane's owner knows of the deaths of those before it.
 pub(super) struct Suspicion {
-    /// How many there were; none any more once the first batch is set aside. It outlives the lane's task.
+    /// How many there were; none any more once those that are suspected are set aside. It outlives the lane's task.
     deaths: Arc<AtomicU32>,
+    /// Messages that are still to be suspected.
+    suspected: usize,
     /// Messages of which one batch is handed over at a time.
     careful: usize,
     /// While it tries a suspect: no other lane of the process does.
@@ -36,9 +39,9 @@ pub(super) struct Suspicion {
 
 impl Suspicion {
     /// So many messages may have been in flight.
-    pub(super) fn new(deaths: Arc<AtomicU32>, in_flight: usize) -> Self {
-        let careful = if deaths.load(Ordering::Relaxed) > 0 { in_flight } else { 0 };
-        Self { deaths, careful, turn: None }
+    pub(super) fn new(deaths: Arc<AtomicU32>, limits: &Limits) -> Self {
+        let careful = if deaths.load(Ordering::Relaxed) > 0 { limits.in_flight } else { 0 };
+        Self { deaths, suspected: limits.batch_messages, careful, turn: None }
     }
 
     fn is_suspicious(&self) -> bool {
@@ -67,15 +70,14 @@ impl LaneTask {
         if !batch.is_suspect() {
             return true;
         }
-        // It is never closed.
-        self.suspicion.turn = Arc::clone(&self.relay.suspects).try_acquire_owned().ok();
-        if self.suspicion.turn.is_none() {
+        let free = self.relay.suspects.available_permits() > 0;
+        if !free {
             self.flow.dropped(batch, clock::now().after(ANOTHER_TURN));
         }
-        self.suspicion.turn.is_some()
+        free
     }
 
-    /// Sets aside what may have killed the owners before: the first batch from the log, and what had been set aside before and would
+    /// Sets aside what may have killed the owners before: the first messages from the log, as many as one batch has, and what had been set aside before and would
     /// be tried together.
     pub(super) fn suspect(&mut self, part: &mut Batch) {
         if part.messages.is_empty() || part.is_suspect() || !self.suspicion.is_suspicious() {
@@ -88,10 +90,16 @@ impl LaneTask {
             "owners of this lane have died one after the other: the messages that are next are set aside, and each is tried alone"
         );
         let text = format!("{deaths} owners of its lane have died one after the other: it is tried alone");
-        part.suspect(&Failed { suspect: true, ..of_death(text) });
-        if !part.is_retry() {
+        let why = Failed { suspect: true, ..of_death(text) };
+        if part.is_retry() {
+            return part.suspect(&why);
+        }
+        // Batches are cut otherwise than by the owner that died.
+        self.suspicion.suspected = self.suspicion.suspected.saturating_sub(messages);
+        if self.suspicion.suspected == 0 {
             self.suspicion.deaths.store(0, Ordering::Relaxed);
         }
+        part.suspect(&why);
     }
 
     /// A suspect is about to be handed to the sink, which is written down first. True if it is dead instead: it has killed often
@@ -99,6 +107,11 @@ impl LaneTask {
     pub(super) async fn is_deadly(&mut self, batch: &mut Batch) -> Result<bool, LaneEnd> {
         if !batch.is_suspect() {
             return Ok(false);
+        }
+        if self.suspicion.turn.is_none() {
+            // Whoever has it calls the sink, or writes what came of that. It is never closed.
+            let turn = Arc::clone(&self.relay.suspects).acquire_owned();
+            self.suspicion.turn = self.wait_for(turn).await?.ok();
         }
         let deaths = self.trying(batch, true).await?;
         if deaths < DEADLY {
@@ -134,6 +147,8 @@ impl LaneTask {
         if batch.is_suspect() && !batch.messages.is_empty() {
             self.trying(batch, false).await?;
         }
+        // The sink may be away for long.
+        self.suspicion.ends_turn();
         Ok(())
     }
 }

@@ -41,6 +41,26 @@ pub struct Batch {
     pub(super) holding: Vec<i64>,
     /// Places of messages that are to be delivered at a later time, and when, until those are set aside.
     pub(super) later: Vec<(usize, BootInstant)>,
+    pub(super) order: Order,
+}
+
+/// Where each message of a batch stood among all that were ever in it: what is set aside stands in that order, whenever it is.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    /// Of those that are left.
+    places: Vec<usize>,
+    /// How many there were.
+    all: usize,
+}
+
+impl Order {
+    /// Of a batch with so many messages. It is made when it is first asked for.
+    fn of(&mut self, messages: usize) -> &mut Vec<usize> {
+        if self.all == 0 {
+            *self = Self { places: (0..messages).collect(), all: messages };
+        }
+        &mut self.places
+    }
 }
 
 /// What becomes of messages that are set aside, in the transaction that writes a lane's position.
@@ -102,6 +122,8 @@ pub(super) struct Aside {
     pub(super) failed: Option<Failed>,
     /// It may have killed its lane's owners.
     pub(super) suspect: bool,
+    /// Where it stood in its batch.
+    pub(super) place: usize,
 }
 
 impl Aside {
@@ -242,23 +264,40 @@ impl Batch {
             Rows::Table(rows) => Rows::Table(rows.split_off(at)),
         };
         let (messages, hashes) = (self.messages.split_off(at), self.hashes.split_off(at));
+        let order = &mut self.order;
         let seen = self.seen.as_mut().map(|seen| seen.split_off(at));
         // What stands behind this part is not passed by it.
-        let last = if let Rows::Log(rows) = &self.rows { rows.numbers.last().copied() } else { None };
-        let behind =
-            |aside: &mut Aside| matches!((&aside.row, last), (AsideRow::Log(number, _), Some(last)) if *number > last);
+        let places = order.of(self.hashes.len() + hashes.len()).split_off(at);
+        let last = order.places.last().copied();
+        let behind = |aside: &mut Aside| last.is_some_and(|last| aside.place > last);
         let parked = Parking { aside: self.parked.aside.extract_if(.., behind).collect(), ..Parking::default() };
-        let (holding, later) = (Vec::new(), Vec::new());
-        Self { grant: self.grant.clone(), stint: self.stint, messages, hashes, rows, seen, parked, holding, later }
+        let (holding, later, order) = (Vec::new(), Vec::new(), Order { places, all: order.all });
+        Self {
+            grant: self.grant.clone(),
+            stint: self.stint,
+            messages,
+            hashes,
+            rows,
+            seen,
+            parked,
+            holding,
+            later,
+            order,
+        }
     }
 
     /// Takes the lane's next batch in: from then on both are one. Not where each has to have a bookmark of its own, so not after this
     /// can it be divided.
     pub fn extend(&mut self, next: Self) {
-        let Self { messages, hashes, rows, parked, holding, .. } = next;
+        let Self { messages, hashes, rows, parked, holding, mut order, .. } = next;
+        self.order.of(self.hashes.len());
+        order.of(hashes.len());
+        let before = self.order.all;
+        self.order.places.extend(order.places.into_iter().map(|place| place + before));
+        self.order.all += order.all;
         self.messages.extend(&messages);
         self.hashes.extend(hashes);
-        self.parked.aside.extend(parked.aside);
+        self.parked.aside.extend(parked.aside.into_iter().map(|aside| Aside { place: aside.place + before, ..aside }));
         self.parked.later = self.parked.later.into_iter().chain(parked.later).min();
         self.holding.extend(holding);
         match (&mut self.rows, rows) {
@@ -272,6 +311,10 @@ impl Batch {
     /// Sets messages aside, by their places, which ascend: with what came of trying them, or because they wait behind another one
     /// of their key. What remains says as before how far the lane is. Those that had been set aside before stay so.
     pub fn set_aside(&mut self, which: Vec<(usize, Option<Failed>)>) {
+        self.put_aside(which, false);
+    }
+
+    fn put_aside(&mut self, which: Vec<(usize, Option<Failed>)>, suspect: bool) {
         let places: Vec<usize> = which.iter().map(|(place, _)| *place).collect();
         if places.is_empty() {
             return;
@@ -282,6 +325,7 @@ impl Batch {
                 let holding = which.iter().filter(|(_, failed)| holds(failed));
                 self.holding.extend(holding.filter_map(|(place, _)| self.hashes.get(*place)));
                 let messages: Vec<Message<'_>> = self.messages.iter().collect();
+                let order = self.order.of(self.hashes.len());
                 let aside = which.into_iter().filter_map(|(place, failed)| {
                     let hash = *self.hashes.get(place)?;
                     let row = match &self.rows {
@@ -298,9 +342,11 @@ impl Batch {
                             })
                         }
                     };
-                    Some(Aside { hash, row, failed, suspect: false })
+                    Some(Aside { hash, row, failed, suspect, place: *order.get(place)? })
                 });
                 self.parked.aside.extend(aside);
+                // One that comes before another of its key may be set aside after it.
+                self.parked.aside.sort_by_key(|aside| aside.place);
             }
             Some(seen) => {
                 let ids: Vec<&str> = self.messages.iter().map(|message| message.id).collect();
@@ -326,12 +372,11 @@ impl Batch {
         let mut keys = HashSet::new();
         let first = |(place, hash): (usize, &i64)| (place, keys.insert(*hash).then(|| why.clone()));
         let which = self.hashes.iter().enumerate().map(first).collect();
-        let before = self.parked.aside.len();
-        self.set_aside(which);
-        self.parked.aside.iter_mut().skip(before).for_each(|aside| aside.suspect = true);
+        self.put_aside(which, true);
     }
 
     fn leave_out(&mut self, places: &[usize]) {
+        leave_out(self.order.of(self.hashes.len()), places);
         self.messages.leave_out(places);
         leave_out(&mut self.hashes, places);
         if let Some(seen) = &mut self.seen {
@@ -360,6 +405,7 @@ impl Batch {
             parked,
             holding: Vec::new(),
             later: Vec::new(),
+            order: Order::default(),
         }
     }
 }

@@ -379,6 +379,10 @@ impl Source for NativeSource {
         false
     }
 
+    fn look_again(&self) {
+        self.parked.forget();
+    }
+
     async fn behind(&self) -> Result<Behind, Error> {
         let mut slot = self.writer.lock().await;
         let connection = slot.take().await?;

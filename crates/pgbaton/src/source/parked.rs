@@ -189,6 +189,11 @@ impl Parked {
         self.known(|known| known.opened(lane));
     }
 
+    /// Somebody has changed what is set aside: nothing that is known of it counts.
+    pub(super) fn forget(&self) {
+        self.known(Known::forget);
+    }
+
     pub(super) fn closed(&self, lane: i32) {
         self.known(|known| known.closed(lane));
     }
@@ -290,7 +295,14 @@ impl Parked {
         let now = clock::now();
         let due = due.map(|due| now.after(Duration::try_from_secs_f64(due / 1_000.0).unwrap_or_default()));
         let answer = Answer { some: row.try_get("lanes")?, due, rows: row.try_get("count")? };
+        let stepped: bool = row.try_get("stepped")?;
         self.known(|known| known.answered((changes, lanes), &answer, now));
+        if stepped {
+            let [rows] = connection
+                .pipeline(Access::Write, [(sql::PARKED_STEPPED, &[(&self.relay.as_str(), Type::TEXT)])])
+                .await?;
+            tracing::info!(relay = %self.relay, messages = rows.len(), "the server's clock was set back: what waits for its next attempt is due");
+        }
         Ok(())
     }
 
@@ -428,6 +440,10 @@ impl Parked {
         ];
         failed.extend(faults.parameters());
         connection.then(sql::PARKED_FAILED, &failed).await?;
+        if seen().any(|seen| seen.suspect) {
+            let tried: [Parameter<'_>; 3] = [(&relay, Type::TEXT), (&replica, Type::UUID), (&ids, Type::TEXT_ARRAY)];
+            connection.then(sql::PARKED_SURVIVED, &tried).await?;
+        }
         Ok(())
     }
 }
@@ -443,7 +459,9 @@ pub(crate) async fn stand_still(connection: &Connection, relay: &str) -> Result<
     let mut times = 0;
     loop {
         connection.lock(sql::COMMAND_LOCK, &[]).await?;
-        connection.script("set local lock_timeout = '250ms'").await?;
+        connection
+            .script("set local lock_timeout = '250ms'; set local idle_in_transaction_session_timeout = '2s'")
+            .await?;
         match connection.then(sql::LANES_LOCK, &[(&relay, Type::TEXT)]).await {
             Ok(lanes) if lanes.is_empty() => {
                 connection.roll_back().await?;
@@ -452,7 +470,10 @@ pub(crate) async fn stand_still(connection: &Connection, relay: &str) -> Result<
                     "`pgbaton relays list` shows those there are",
                 ));
             }
-            Ok(_) => return Ok(()),
+            Ok(_) => {
+                connection.then(sql::RELAY_CHANGED, &[(&relay, Type::TEXT)]).await?;
+                return Ok(());
+            }
             Err(error) if error.is_transient() && times < TIMES => {
                 connection.roll_back().await?;
                 times += 1;

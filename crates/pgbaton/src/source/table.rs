@@ -296,6 +296,10 @@ impl Source for TableSource {
         sink_keeps_position || !self.proven.load(Ordering::Relaxed)
     }
 
+    fn look_again(&self) {
+        self.parked.forget();
+    }
+
     async fn behind(&self) -> Result<Behind, Error> {
         self.count_pending().await.map_err(|error| in_plain_words(error, &self.relay, &self.spec.table))
     }

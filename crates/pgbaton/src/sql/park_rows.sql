@@ -12,7 +12,7 @@ select $1::text, a.id, a.hash, a.row_id::text[], a.topic, a.key, a.size,
        case when (a.code is null or a.after is not null) and a.nth = 1 and not exists (
               select from pgbaton.parked p where p.relay = $1::text and p.hash = a.hash and p.holds)
             then pgbaton.next_try($1::text, a.key, a.topic,
-              pg_catalog.clock_timestamp() + coalesce(a.after, 0) * interval '1 ms') end,
+              pgbaton.after(a.after)) end,
        case when a.counts then pg_catalog.clock_timestamp() end, case when a.counts then pg_catalog.clock_timestamp() end, a.code,
        case when a.code is null then '[]' else pg_catalog.jsonb_build_array(pg_catalog.jsonb_build_object(
          'at', pg_catalog.clock_timestamp(), 'code', a.code, 'text', a.text, 'replica', $2::uuid)) end,

@@ -6,7 +6,7 @@
 select p.relay, p.id, p.number, p.hash, l.lane, p.topic, p.key, p.size, p.attempts, p.code, p.holds, p.given_up, p.deaths, coalesce(p.next_at = 'infinity', false) as paused,
   pgbaton.utc(nullif(p.deliver_at, 'infinity')) as deliver_at, p.log_id, p.row_id, p.faults::text as faults,
   pgbaton.utc(p.created_at) as created_at, pgbaton.utc(p.parked_at) as parked_at, pgbaton.utc(p.first_at) as first_at,
-  pgbaton.utc(p.last_at) as last_at, pgbaton.utc(nullif(p.next_at, 'infinity')) as next_at, pgbaton.utc(p.dead_at) as dead_at,
+  pgbaton.utc(p.last_at) as last_at, case when p.next_at > 'epoch' and p.next_at < 'infinity' then pgbaton.utc(p.next_at) end as next_at, pgbaton.utc(p.dead_at) as dead_at,
   case when p.next_at is null and p.dead_at is null then (
     select b.id from pgbaton.parked b where b.relay = p.relay and b.hash = p.hash and b.holds and b.number < p.number
     order by b.relay, b.hash, b.number limit 1) end as behind

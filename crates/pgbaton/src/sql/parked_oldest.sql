@@ -6,6 +6,6 @@ select r.name as relay,
     select p.dead_at from pgbaton.parked p
     where p.relay = r.name and p.dead_at is not null and not p.given_up order by p.dead_at limit 1))::float8 as dead,
   extract(epoch from pg_catalog.clock_timestamp() - (
-    select p.next_at from pgbaton.parked p
-    where p.relay = r.name and p.next_at is not null order by p.next_at limit 1))::float8 as due
+    select case when p.next_at > 'epoch' then p.next_at else greatest(p.parked_at, p.last_at) end from pgbaton.parked p
+    where p.relay = r.name and p.next_at < 'infinity' order by p.next_at limit 1))::float8 as due
 from pg_catalog.unnest($1::text[]) as r(name)

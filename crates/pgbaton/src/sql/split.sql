@@ -1,5 +1,5 @@
 -- Splits a lane that its owner has settled and drained: l of n becomes l and l + n of 2n, both free, both with a new epoch
--- and its position. A new statement after `register_lock` and `claim_lock`.
+-- and its position, and paused if it was. A new statement after `register_lock` and `claim_lock`.
 -- Parameters: $1 the replica, $2 the incarnation, $3 the relay, $4 the lane, $5 its epoch.
 -- Rows: the two lanes; none if it is no longer ours, or has lanes enough. Locks: the lane's row.
 with half as (
@@ -10,6 +10,10 @@ with half as (
 ), other as (
   insert into pgbaton.lane (relay, lane, lanes, epoch) select relay, lane + lanes / 2, lanes, epoch from half
   returning relay, lane, lanes, epoch
+), paused as (
+  insert into pgbaton.pause (relay, lane)
+    select o.relay, o.lane from other o join half h on true join pgbaton.pause p on p.relay = h.relay and p.lane = h.lane
+  on conflict do nothing
 ), both_halves as (
   select * from half union all select * from other
 ), positions as (

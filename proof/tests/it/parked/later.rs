@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 use proof::endpoint::{Endpoint, Received, Reply};
 use proof::on_each_version;
 
-use super::{Scene, count, taken};
+use super::{SOON_AGAIN, Scene, count, taken};
 use crate::hand::until;
 
 on_each_version!(
     a_message_waits_for_its_time_and_its_key_waits_behind_it,
     the_time_of_each_message_of_a_key_is_kept,
     a_message_that_waits_survives_its_owner,
+    what_comes_before_and_fails_comes_before_all_the_same,
+    a_clock_that_is_set_back_keeps_nothing_waiting,
 );
 
 async fn endpoint() -> Endpoint {
@@ -94,4 +96,51 @@ async fn a_message_that_waits_survives_its_owner(major: u32) {
     until("all", async || endpoint.count() == 3).await;
     assert_eq!(taken(&endpoint, |_| true)["k"], ["k/1", "k/2"]);
     until("nothing is set aside", async || count(&scene.admin, "pgbaton.parked").await == 0).await;
+}
+
+/// The second message is set aside when its batch is begun, the first one later.
+async fn what_comes_before_and_fails_comes_before_all_the_same(major: u32) {
+    let refusals = Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let counted = Arc::clone(&refusals);
+    let endpoint = Endpoint::start(move |received: Arc<Received>| {
+        let refused =
+            received.header("pgbaton-topic") == "k/1" && counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 4;
+        async move { Reply::Status(if refused { 500 } else { 204 }) }
+    });
+    let endpoint = endpoint.await.unwrap();
+    let scene = Scene::to(major, &endpoint, &format!("{SOON_AGAIN}attempts = 1000\n")).await;
+    let one = "insert into pgbaton.outbox (topic, key, deliver_at) values ('k/1', 'k', null), ('k/2', 'k', now() + interval '1 s'),
+               ('k/3', 'k', null), ('l/1', 'l', null), ('m/1', 'm', null), ('n/1', 'n', null), ('o/1', 'o', null)";
+    scene.admin.batch_execute(one).await.unwrap();
+    until("all", async || taken(&endpoint, |_| true).values().map(Vec::len).sum::<usize>() >= 7).await;
+    assert_eq!(taken(&endpoint, |_| true)["k"], ["k/1", "k/2", "k/3"]);
+    until("nothing is set aside", async || scene.count("pgbaton.parked").await == 0).await;
+}
+
+/// Times of next attempts that were written an hour ahead of now.
+async fn a_clock_that_is_set_back_keeps_nothing_waiting(major: u32) {
+    let mended = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let seen = Arc::clone(&mended);
+    let endpoint = Endpoint::start(move |_| {
+        let status = if seen.load(std::sync::atomic::Ordering::Relaxed) { 204 } else { 500 };
+        async move { Reply::Status(status) }
+    });
+    let endpoint = endpoint.await.unwrap();
+    let scene = Scene::to(major, &endpoint, super::commands::LATER).await;
+    send(&scene, &[("k/1", Some("k"), None), ("l/1", Some("l"), Some(3_600.0))]).await;
+    until("they are set aside", async || scene.count("pgbaton.parked where next_at > now()").await == 2).await;
+    mended.store(true, std::sync::atomic::Ordering::Relaxed);
+    let ahead =
+        "update pgbaton.parked set parked_at = parked_at + interval '1 hour', last_at = last_at + interval '1 hour',
+                        next_at = next_at + interval '1 hour'";
+    scene.admin.batch_execute(ahead).await.unwrap();
+    until("the one that failed", async || {
+        taken(&endpoint, |_| true).contains_key("k") && scene.count("pgbaton.parked").await == 1
+    })
+    .await;
+    assert_eq!(
+        scene.count("pgbaton.parked where topic = 'l/1' and next_at = deliver_at").await,
+        1,
+        "the time of the other one stays"
+    );
 }

@@ -18,6 +18,8 @@ on_each_version!(
     topics_that_are_paused_hold_their_keys,
     what_had_failed_is_not_tried_while_it_is_paused,
     rows_of_a_key_that_is_paused_wait,
+    a_key_that_its_lane_has_in_hand_is_set_aside,
+    both_halves_of_a_paused_lane_are_paused,
 );
 
 /// A replica looks four times a second.
@@ -163,4 +165,46 @@ async fn rows_of_a_key_that_is_paused_wait(major: u32) {
     told(&adopted.fixture, &["resume", "orders", "--key", "bad", "--yes"]).await;
     until("all are marked", async || adopted.pending().await == 0).await;
     assert_eq!(taken(&endpoint, |_| true)["bad"], topics("bad", 20));
+}
+
+/// Nothing else goes through, so nobody is blamed and the lane waits, until the key is paused that the sink does not take.
+async fn a_key_that_its_lane_has_in_hand_is_set_aside(major: u32) {
+    let endpoint = Endpoint::start(|received: Arc<Received>| async move {
+        Reply::Status(if received.header("pgbaton-key") == "bad" { 503 } else { 204 })
+    });
+    let endpoint = endpoint.await.unwrap();
+    let scene = scene(major, &endpoint, SOON_AGAIN).await;
+    scene.insert(&["bad"], 3).await;
+    until("it is tried", async || endpoint.count() > 0).await;
+    assert_eq!(scene.count("pgbaton.parked").await, 0, "nothing says that it is not the sink");
+    command(&scene, &["pause", "orders", "--key", "bad"]).await;
+    until("it is set aside", async || scene.count("pgbaton.parked where code is null").await == 3).await;
+    let before = endpoint.count();
+    scene.insert(&KEYS, 1).await;
+    until("the others arrive", async || taken(&endpoint, |_| true).len() == KEYS.len()).await;
+    tokio::time::sleep(SEEN).await;
+    assert_eq!(
+        endpoint.received().iter().skip(before).filter(|received| received.header("pgbaton-key") == "bad").count(),
+        0
+    );
+}
+
+async fn both_halves_of_a_paused_lane_are_paused(major: u32) {
+    let endpoint = endpoint().await;
+    let scene = scene(major, &endpoint, SOON_AGAIN).await;
+    command(&scene, &["pause", "orders", "--lane", "2"]).await;
+    tokio::time::sleep(SEEN).await;
+    let migrate = scene.fixture.relay_dsn();
+    let split = scene.fixture.pgbaton(&["lanes", "split", "orders", "--yes", "--dsn", migrate]).await.unwrap();
+    assert!(split.status.success(), "{}", String::from_utf8_lossy(&split.stderr));
+    assert_eq!(scene.count("pgbaton.pause where lane in (2, 6)").await, 2);
+    tokio::time::sleep(SEEN).await;
+    scene.insert(&KEYS, 5).await;
+    let of_lane = scene.count("pgbaton.outbox where hash & 3 = 2").await;
+    let others = usize::try_from(40 - of_lane).unwrap();
+    until("all others", async || endpoint.count() >= others).await;
+    tokio::time::sleep(SEEN).await;
+    assert_eq!(endpoint.count(), others);
+    command(&scene, &["resume", "orders", "--every"]).await;
+    until("all", async || endpoint.count() == 40).await;
 }

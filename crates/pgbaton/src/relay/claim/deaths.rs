@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::lane::Grant;
@@ -47,6 +47,15 @@ impl Deaths {
         self.0.iter().filter(|(_, after)| long(after)).map(|(grant, _)| grant.clone()).collect()
     }
 
+    /// What those before died of is not in these.
+    pub(super) fn forget(&mut self, survived: &[Grant]) {
+        for grant in survived {
+            if let Some(after) = self.0.remove(grant) {
+                after.deaths.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
     pub(super) fn keep(&mut self, which: impl Fn(&Grant) -> bool) {
         self.0.retain(|grant, _| which(grant));
     }
@@ -54,8 +63,6 @@ impl Deaths {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
-
     use super::*;
     use crate::lane::{Epoch, Lane, RelayName};
 
@@ -78,7 +85,8 @@ mod tests {
         assert_eq!((known(&deaths, grant(1, 7)), known(&deaths, grant(1, 9))), (0, 2));
         assert_eq!(deaths.survived(at(159)), []);
         assert_eq!(deaths.survived(at(160)), [grant(1, 9)]);
-        deaths.keep(|kept| *kept != grant(1, 9));
-        assert_eq!(deaths.survived(at(999)), []);
+        let told = deaths.of(&grant(1, 9));
+        deaths.forget(&[grant(1, 9)]);
+        assert_eq!((deaths.survived(at(999)), told.load(Ordering::Relaxed)), (vec![], 0));
     }
 }

@@ -1,5 +1,6 @@
 //! The statements of `claim`: each one verb, each one short transaction.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio_postgres::Row;
@@ -28,6 +29,8 @@ pub(super) struct Seen {
     pub(super) beats: Vec<(ReplicaId, Beat)>,
     pub(super) holdings: Holdings,
     pub(super) pauses: Vec<Pause>,
+    /// Of each relay: how often commands have changed what is set aside.
+    pub(super) changes: BTreeMap<RelayName, i64>,
 }
 
 /// Registers a relay unless it is. What it has by then counts: the configuration only says what it gets at first.
@@ -151,6 +154,7 @@ pub(super) async fn watch(connection: &Connection) -> Result<Seen, Error> {
         beats: Vec::new(),
         holdings: Holdings::default(),
         pauses: Vec::new(),
+        changes: BTreeMap::new(),
     };
     for row in &rows {
         match row.try_get::<_, &str>("kind")? {
@@ -161,7 +165,11 @@ pub(super) async fn watch(connection: &Connection) -> Result<Seen, Error> {
                 seen.beats.push((replica.id, Beat(row.try_get("beat")?)));
                 seen.holdings.replicas.push(replica);
             }
-            "l" => seen.holdings.lanes.push(lane(row)?),
+            "l" => {
+                let fact = lane(row)?;
+                seen.changes.insert(fact.grant.lane.relay.clone(), row.try_get("changes")?);
+                seen.holdings.lanes.push(fact);
+            }
             _ => {
                 let paused: Option<&str> = row.try_get("pauses")?;
                 seen.pauses = paused.map(Pause::read).transpose()?.unwrap_or_default();

@@ -1,6 +1,6 @@
 //! What an identity starts for each of its relays.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Notify, OnceCell, Semaphore, mpsc, watch};
@@ -53,6 +53,7 @@ pub(super) fn relay(
         unreadable: AtomicBool::new(false),
         refused: Mutex::default(),
         pauses: watch::Sender::default(),
+        changes: AtomicI64::new(0),
         suspects: Arc::clone(suspects),
         openings: Semaphore::new(OPENINGS),
     });

@@ -30,7 +30,7 @@ impl Stored {
     pub(super) fn parking(&self) -> Parking {
         let aside = self.aside.iter().map(|(number, id, hash, failed)| {
             let row = AsideRow::Log(*number, id.clone());
-            Aside { hash: *hash, row, failed: failed.clone(), suspect: false }
+            Aside { hash: *hash, row, failed: failed.clone(), suspect: false, place: 0 }
         });
         let (gone, hashes) = self.carried.iter().cloned().unzip();
         Parking { aside: aside.collect(), tried: TriedAgain { gone, failed: Vec::new(), hashes }, later: None }

@@ -16,7 +16,7 @@ use crate::connection::{Access, Connection, Parameter};
 use crate::error::Error;
 use crate::plan::{self, LaneView, ReadStep};
 use crate::position::{Incarnation, Phase, Position};
-use crate::source::batch::Rows;
+use crate::source::batch::{Order, Rows};
 use crate::source::brought::{Brought, Found, FoundBatch, FoundPart, INLINE_BYTES};
 use crate::source::{Batch, Budget, HeldMessages, Next, Parking, Read, Room, Stint};
 use crate::sql::{self, Verb};
@@ -308,6 +308,7 @@ impl NativeSource {
                 parked,
                 holding: Vec::new(),
                 later,
+                order: Order::default(),
             }
         };
         all.map(batch).collect()

@@ -11,7 +11,7 @@ use super::rows::with_message;
 use crate::connection::{Access, Connection, Parameter};
 use crate::error::Error;
 use crate::position::Incarnation;
-use crate::source::batch::Rows;
+use crate::source::batch::{Order, Rows};
 use crate::source::brought::FoundBatch;
 use crate::source::parked::{Due, Seen};
 use crate::source::{Batch, Budget, HeldMessages, Parking, Room};
@@ -87,6 +87,7 @@ impl NativeSource {
             parked: Parking::default(),
             holding: Vec::new(),
             later: Vec::new(),
+            order: Order::default(),
         })
     }
 }

@@ -58,6 +58,15 @@ impl Known {
         self.lanes.insert(lane, KnownLane { some: true, again: None, filtered: false, coming: false });
     }
 
+    /// Somebody has changed what is set aside: of all lanes it is asked anew, and of all keys until there is another filter.
+    pub(super) fn forget(&mut self) {
+        self.changes += 1;
+        self.again = None;
+        for lane in self.lanes.values_mut() {
+            *lane = KnownLane { some: true, again: None, filtered: false, coming: false };
+        }
+    }
+
     pub(super) fn closed(&mut self, lane: i32) {
         self.lanes.remove(&lane);
     }
@@ -260,6 +269,24 @@ mod tests {
         known.changed(1, [KEYS[1]], None);
         known.filtered(with(&[]));
         assert_eq!(known.may_have(1, &KEYS), KEYS[1..2]);
+    }
+
+    #[test]
+    fn what_a_command_has_changed_is_asked_for_anew() {
+        let mut known = Known::default();
+        known.opened(1);
+        known.answered((known.changes, &[1]), &answer(&[1]), at(0));
+        assert!(known.filter_begins(at(0)));
+        known.filtered(with(&KEYS[..1]));
+        assert_eq!(known.may_have(1, &KEYS), KEYS[..1]);
+        known.forget();
+        assert!(known.is_to_be_asked(at(0)) && known.may_be_in(1));
+        assert_eq!(known.may_have(1, &KEYS), KEYS);
+        // A filter that was begun before may lack what was changed.
+        assert!(known.filter_begins(at(0)));
+        known.forget();
+        known.filtered(with(&[]));
+        assert_eq!(known.may_have(1, &KEYS), KEYS);
     }
 
     /// Another one may have had it meanwhile, and have set more aside.

@@ -20,7 +20,7 @@ use crate::connection::{Access, Connection, Parameter, incarnation};
 use crate::error::{Error, Kind};
 use crate::lane::{self, Grant};
 use crate::position::Incarnation;
-use crate::source::batch::Rows as BatchRows;
+use crate::source::batch::{Order, Rows as BatchRows};
 use crate::source::brought::{Brought, FoundBatch, FoundPart, INLINE_BYTES};
 use crate::source::flush;
 use crate::source::trouble::of_a_value;
@@ -464,6 +464,7 @@ impl TableSource {
                 parked,
                 holding: Vec::new(),
                 later: Vec::new(),
+                order: Order::default(),
             });
         }
         Ok(rows.refused.map(|why| (grant, why)))

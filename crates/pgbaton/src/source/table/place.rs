@@ -35,8 +35,13 @@ pub(super) fn rows_of(bookmark: &Bookmark, columns: usize) -> Result<(Vec<TakenR
         .map_err(|error| Error::new(Kind::Internal, "a position cannot be read").because(error))?;
     let versions = versions.into_iter().chain(std::iter::repeat(None));
     let row = |(id, version): (&[String], _)| TakenRow { id: RowId(id.to_vec().into()), version };
-    let aside =
-        aside.into_iter().map(|(row, hash, failed)| Aside { hash, row: AsideRow::Table(row), failed, suspect: false });
+    let aside = aside.into_iter().map(|(row, hash, failed)| Aside {
+        hash,
+        row: AsideRow::Table(row),
+        failed,
+        suspect: false,
+        place: 0,
+    });
     let (gone, hashes) = carried.into_iter().unzip();
     let parked =
         Parking { aside: aside.collect(), tried: TriedAgain { gone, failed: Vec::new(), hashes }, later: None };

@@ -14,7 +14,7 @@ use super::taken::{Asked, RowId, TakenRow};
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::position::Incarnation;
-use crate::source::batch::Rows;
+use crate::source::batch::{Order, Rows};
 use crate::source::brought::FoundBatch;
 use crate::source::parked::{Due, Failed, Seen};
 use crate::source::trouble::of_a_value;
@@ -145,7 +145,7 @@ impl TableSource {
         let FoundBatch { messages, hashes, .. } = all;
         let messages = HeldMessages::new(&self.memory, messages);
         let rows = Rows::Table(TableRows { here: Arc::new(here.clone()), registration, rows });
-        let (seen, holding, later) = (Some(seen), Vec::new(), Vec::new());
-        Some(Batch { grant, stint: asked.stint, messages, hashes, rows, seen, parked, holding, later })
+        let (seen, holding, later, order) = (Some(seen), Vec::new(), Vec::new(), Order::default());
+        Some(Batch { grant, stint: asked.stint, messages, hashes, rows, seen, parked, holding, later, order })
     }
 }
