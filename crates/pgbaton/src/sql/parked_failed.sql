@@ -8,7 +8,7 @@
 -- Rows: none. Locks: their rows.
 update pgbaton.parked p
 set attempts = p.attempts + case when f.counts then 1 else 0 end,
-    next_at = case when not exists (
+    next_at = case when f.after is not null and not exists (
         select from pgbaton.parked h where h.relay = p.relay and h.hash = p.hash and h.next_at is not null and h.id <> p.id)
       then pgbaton.next_try(p.relay, p.key, p.topic, pgbaton.after(f.after)) end,
     first_at = case when f.counts then coalesce(p.first_at, pg_catalog.clock_timestamp()) else p.first_at end,
