@@ -401,6 +401,8 @@ impl LaneTask {
             } else {
                 now.after((now.since(began) * FAILING_REST).min(LONGEST_REST))
             });
+            // More of them may be due, and nothing else be there to read.
+            self.relay.flows.wake.notify_one();
             self.relay.flows.room.notify_one();
         }
         Ok(())
