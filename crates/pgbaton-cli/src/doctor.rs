@@ -6,6 +6,7 @@ use pgbaton::config::Config;
 use pgbaton::control::doctor::{self, Finding, Level, Report};
 
 use crate::args::DoctorArgs;
+use crate::messages::plain;
 use crate::{Failure, print, print_json};
 
 /// Every check in one line, then what was found with what to do.
@@ -32,12 +33,12 @@ fn in_words(report: &Report) -> String {
                 several => format!("{several} findings, see below"),
             },
         };
-        let _ = writeln!(text, "{:<8} {check:<14} {}", word(level), plain(&what));
+        let _ = writeln!(text, "{:<8} {check:<14} {}", word(level), lines(&what));
     }
     for Finding { check, level, what, remedy } in report.findings.iter().filter(|finding| finding.level > Level::Ok) {
-        let _ = writeln!(text, "\n{} {check}\n  {}", word(*level), plain(what));
+        let _ = writeln!(text, "\n{} {check}\n  {}", word(*level), lines(what));
         if let Some(remedy) = remedy {
-            let _ = writeln!(text, "  do: {}", plain(remedy));
+            let _ = writeln!(text, "  do: {}", lines(remedy));
         }
     }
     text
@@ -53,9 +54,8 @@ fn word(level: Level) -> &'static str {
 }
 
 /// Names of sessions, slots and tables are others' words. What goes on in another line stays under its finding.
-fn plain(text: &str) -> String {
-    let shown = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    text.lines().map(|line| line.chars().map(shown).collect::<String>()).collect::<Vec<_>>().join("\n  ")
+fn lines(text: &str) -> String {
+    text.lines().map(plain).collect::<Vec<_>>().join("\n  ")
 }
 
 #[cfg(test)]

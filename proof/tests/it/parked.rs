@@ -80,6 +80,11 @@ impl Drop for Scene {
     }
 }
 
+/// Takes everything.
+async fn willing() -> Endpoint {
+    Endpoint::start(|_: Arc<Received>| async { Reply::Status(204) }).await.unwrap()
+}
+
 async fn insert(admin: &Client, keys: &[&str], each: i32) {
     let sql = "insert into pgbaton.outbox (topic, key, payload)
                select k || '/' || n, k, 'x' from generate_series(1, $2::integer) n, unnest($1::text[]) k order by n";

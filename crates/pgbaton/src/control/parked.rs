@@ -201,8 +201,8 @@ impl Deed {
     }
 }
 
-/// Messages that are changed in one transaction.
-const CHUNK: i64 = 1_000;
+/// Messages that are changed in one transaction: none holds the lanes' locks for long.
+pub(super) const CHUNK: i64 = 1_000;
 
 /// Does this to all messages of the selection, which names a relay: some at a time, each time with a line in the audit. Gives how many there
 /// were.

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use tokio_postgres::types::Type;
 
+use super::parked::CHUNK;
 use super::{audit, checked};
 use crate::connection::{Access, Connection, Database, Parameter};
 use crate::error::Error;
@@ -118,9 +119,6 @@ pub async fn resume(database: &Database, relay: &str, what: Option<&What>) -> Re
     while follow(&connection, relay, (sql::PARKED_RESUME, &[(&relay, Type::TEXT), (&CHUNK, Type::INT8)])).await? > 0 {}
     Ok(changed)
 }
-
-/// Messages that are changed in one transaction: none holds the lanes' locks for long.
-const CHUNK: i64 = 1_000;
 
 /// Some of what is set aside follows. Gives how many messages.
 async fn follow(

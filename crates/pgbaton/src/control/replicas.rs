@@ -39,7 +39,8 @@ async fn watched(connection: &Connection) -> Result<(Beats, Beats), Error> {
     Ok((before, after))
 }
 
-async fn beats(connection: &Connection) -> Result<(Beats, Duration), Error> {
+/// All beats, and the longest ttl.
+pub(super) async fn beats(connection: &Connection) -> Result<(Beats, Duration), Error> {
     let [rows] = connection.pipeline(Access::Look, [(sql::REPLICAS, &[])]).await?;
     let (mut beats, mut ttl) = (Beats::new(), Duration::ZERO);
     for row in &rows {

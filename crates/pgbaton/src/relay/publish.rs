@@ -446,19 +446,24 @@ impl LaneTask {
         self.wait_for(async move { pauses.wait_for(|pauses| !pauses.stop(lane)).await.map(drop) }).await.map(drop)
     }
 
-    /// Asked until there is an answer: without one nothing can be handed over in order.
+    /// Without an answer nothing can be handed over in order.
     async fn held(&mut self, part: &Batch) -> Result<Vec<usize>, LaneEnd> {
+        let relay = Arc::clone(&self.relay);
+        self.until_told("it could not be asked what is set aside; trying again", || relay.source.held(part)).await
+    }
+
+    /// Asks the source until there is an answer, for as long as the lane goes on; `trouble` is told while there is none.
+    pub(super) async fn until_told<T, F: Future<Output = Result<T, Error>>>(
+        &mut self,
+        trouble: &str,
+        ask: impl Fn() -> F,
+    ) -> Result<T, LaneEnd> {
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
         loop {
-            let asked = tokio::select! {
-                biased;
-                () = self.deadline.over() => return Err(LaneEnd::Stopped),
-                asked = self.relay.source.held(part) => asked,
-            };
-            match asked {
-                Ok(held) => return Ok(held),
+            match self.wait_for(ask()).await? {
+                Ok(told) => return Ok(told),
                 Err(error) if error.is_transient() => {
-                    self.relay.report("it could not be asked what is set aside; trying again", &error);
+                    self.relay.report(trouble, &error);
                     self.pause(backoff.next(rand::random())).await?;
                 }
                 Err(error) => return Err(LaneEnd::Refused(error)),

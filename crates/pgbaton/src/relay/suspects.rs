@@ -2,8 +2,8 @@
 //!
 //! Whoever expires a replica counts a death for each of its lanes; an owner that lives for a minute ends the count. After one death
 //! the next owner hands over one batch at a time, until what may have been in flight is behind it: if it dies as well, what it died
-//! of is at the front. After two as many messages as one batch has are set aside as *suspects*, and each of these is tried alone, one of the process at
-//! a time, after it was written down who tries it. Who dies doing that names the message.
+//! of is at the front. After two, as many messages as one batch has are set aside as *suspects*, and each of these is tried alone,
+//! one of the process at a time, after it was written down who tries it. Who dies doing that names the message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,7 +15,7 @@ use super::Limits;
 use super::publish::{LaneEnd, LaneTask};
 use crate::clock;
 use crate::outcome::codes;
-use crate::retry::{Backoff, WhenDead};
+use crate::retry::WhenDead;
 use crate::source::{Batch, Failed};
 
 /// After so many deaths what comes first is under suspicion.
@@ -77,8 +77,8 @@ impl LaneTask {
         free
     }
 
-    /// Sets aside what may have killed the owners before: the first messages from the log, as many as one batch has, and what had been set aside before and would
-    /// be tried together.
+    /// Sets aside what may have killed the owners before: the first messages from the log, as many as one batch has, and what had
+    /// been set aside before and would be tried together.
     pub(super) fn suspect(&mut self, part: &mut Batch) {
         if part.messages.is_empty() || part.is_suspect() || !self.suspicion.is_suspicious() {
             return;
@@ -90,7 +90,7 @@ impl LaneTask {
             "owners of this lane have died one after the other: the messages that are next are set aside, and each is tried alone"
         );
         let text = format!("{deaths} owners of its lane have died one after the other: it is tried alone");
-        let why = Failed { suspect: true, ..of_death(text) };
+        let why = of_death(text);
         if part.is_retry() {
             return part.suspect(&why);
         }
@@ -119,27 +119,19 @@ impl LaneTask {
         }
         let text = format!("{deaths} replicas have died, each while it tried this message alone");
         let holds = self.relay.spec.policy.when_dead == WhenDead::Hold;
-        let dead = Failed { counts: true, after: None, holds, suspect: true, ..of_death(text) };
+        let dead = Failed { counts: true, after: None, holds, ..of_death(text) };
         self.give_up(batch, vec![(0, Some(dead))]);
         Ok(true)
     }
 
-    /// Asked until there is an answer: whoever dies before it was written down would die of something unknown.
+    /// Whoever dies before it was written down would die of something unknown.
     async fn trying(&mut self, suspect: &Batch, begins: bool) -> Result<u32, LaneEnd> {
-        let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
-        loop {
-            let relay = Arc::clone(&self.relay);
-            match self.wait_for(relay.source.trying(suspect, begins)).await? {
-                Ok(Some(deaths)) => return Ok(deaths),
-                // Lost, or an operator was faster: what there is is read again.
-                Ok(None) => return Err(LaneEnd::Reopen),
-                Err(error) if error.is_transient() => {
-                    relay.report("it could not be written down which message is tried alone; trying again", &error);
-                    self.pause(backoff.next(rand::random())).await?;
-                }
-                Err(error) => return Err(LaneEnd::Refused(error)),
-            }
-        }
+        let relay = Arc::clone(&self.relay);
+        let trying = || relay.source.trying(suspect, begins);
+        let deaths =
+            self.until_told("it could not be written down which message is tried alone; trying again", trying).await?;
+        // None: it is lost, or an operator was faster. What there is is read again.
+        deaths.ok_or(LaneEnd::Reopen)
     }
 
     /// The sink has not answered, and this replica lives: if it dies later, it is not of this attempt.
@@ -155,5 +147,5 @@ impl LaneTask {
 
 fn of_death(text: String) -> Failed {
     let code = codes::relay::DIED.name.to_owned();
-    Failed { code, text, counts: false, after: Some(Duration::ZERO), holds: true, suspect: false }
+    Failed { code, text, counts: false, after: Some(Duration::ZERO), holds: true, suspect: true }
 }

@@ -473,6 +473,16 @@ mod tests {
             ("aXc", "a.c", false),
             ("", "*", true),
             ("", "", true),
+            ("a.bc", "a.b", false),
+            ("a.", "a.*", true),
+            ("b.a.", "a.*", false),
+            ("a.bc", "*.b", false),
+            ("a", "a*a", false),
+            ("aa", "a*a", true),
+            ("a1b2c3d", "a*b*c*d", true),
+            ("a1c2b3d", "a*b*c*d", false),
+            ("ad", "a**d", true),
+            ("üxß", "ü*ß", true),
         ] {
             assert_eq!(super::is_like(topic, pattern), is, "{topic} {pattern}");
         }

@@ -26,12 +26,12 @@ pub(super) async fn insert(adopted: &Adopted, keys: &[&str], each: i32) {
     adopted.admin.execute(sql, &[&keys, &each]).await.unwrap();
 }
 
-fn run(adopted: &Adopted, sink: &str, more: &str) -> Process {
+pub(super) fn run(adopted: &Adopted, sink: &str, more: &str) -> Process {
     let text = format!("[relays.orders]\nlanes = 4\nsink = {sink}\n{more}\n{SOURCE}");
     adopted.fixture.run("r1", &text).unwrap()
 }
 
-fn http(endpoint: &Endpoint) -> String {
+pub(super) fn http(endpoint: &Endpoint) -> String {
     format!("{{ type = \"http\", url = \"{}\", allow_private = true }}", endpoint.url("/"))
 }
 

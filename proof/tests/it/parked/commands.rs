@@ -10,6 +10,7 @@ use proof::on_each_version;
 use proof::process::Process;
 use serde_json::Value;
 
+use super::adopted::http;
 use super::{KEYS, SOON_AGAIN, Scene, taken, topics};
 use crate::adopted::stepwise::Steps;
 use crate::adopted::{Adopted, SOURCE};
@@ -187,7 +188,7 @@ async fn adopted_scene(major: u32) -> (Endpoint, Adopted, Process) {
     .unwrap();
     let adopted = Adopted::new(major).await;
     adopted.admin.execute(ROWS, &[&KEYS.as_slice()]).await.unwrap();
-    let sink = format!("{{ type = \"http\", url = \"{}\", allow_private = true }}", endpoint.url("/"));
+    let sink = http(&endpoint);
     let text = format!("[relays.orders]\nlanes = 4\nsink = {sink}\n{SOON_AGAIN}\n{SOURCE}");
     let replica = adopted.fixture.run("r1", &text).unwrap();
     until("its key waits", async || adopted.count("pgbaton.parked").await == 3).await;

@@ -6,6 +6,7 @@ use proof::endpoint::{Endpoint, Received, Reply};
 use proof::fixture::Fixture;
 use proof::on_each_version;
 
+use super::adopted::http;
 use super::{KEYS, SOON_AGAIN, count, insert};
 use crate::hand::until;
 
@@ -20,7 +21,7 @@ async fn a_dead_message_is_copied_once_and_deleted_in_time(major: u32) {
     let fixture = Fixture::new(major).await.unwrap();
     let admin = fixture.admin().await.unwrap();
     let relay = |name, topics, endpoint: &Endpoint, more| {
-        let sink = format!("{{ type = \"http\", url = \"{}\", allow_private = true }}", endpoint.url("/"));
+        let sink = http(endpoint);
         format!(
             "[relays.{name}]\nlanes = 2\ntopics = [\"{topics}\"]\ndead = \"skip\"\ndead_topic = \"orders.dead\"\n{more}sink = {sink}\n{}",
             SOON_AGAIN.replace("orders", name)

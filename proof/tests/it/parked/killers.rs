@@ -10,6 +10,7 @@ use proof::process::Process;
 use tokio::sync::mpsc;
 use tokio_postgres::Client;
 
+use super::adopted::http;
 use super::commands::LATER;
 use super::{KEYS, SOON_AGAIN, Scene, insert, taken, topics};
 use crate::adopted::{Adopted, SOURCE};
@@ -69,7 +70,7 @@ async fn until_it_is_dead(
 }
 
 fn section(endpoint: &Endpoint, more: &str) -> String {
-    let sink = format!("{{ type = \"http\", url = \"{}\", allow_private = true }}", endpoint.url("/"));
+    let sink = http(endpoint);
     format!("{QUICK}[relays.orders]\nlanes = 4\nsink = {sink}\n{more}")
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use proof::endpoint::{Endpoint, Received, Reply};
 use proof::on_each_version;
 
-use super::{SOON_AGAIN, Scene, count, taken};
+use super::{SOON_AGAIN, Scene, count, taken, willing};
 use crate::hand::until;
 
 on_each_version!(
@@ -16,10 +16,6 @@ on_each_version!(
     what_comes_before_and_fails_comes_before_all_the_same,
     a_clock_that_is_set_back_keeps_nothing_waiting,
 );
-
-async fn endpoint() -> Endpoint {
-    Endpoint::start(|_: Arc<Received>| async { Reply::Status(204) }).await.unwrap()
-}
 
 /// Topics, keys and how much later each is to be delivered, in seconds.
 async fn send(scene: &Scene, messages: &[(&str, Option<&str>, Option<f64>)]) -> Instant {
@@ -37,7 +33,7 @@ fn arrival(endpoint: &Endpoint, topic: &str) -> Option<Instant> {
 }
 
 async fn a_message_waits_for_its_time_and_its_key_waits_behind_it(major: u32) {
-    let endpoint = endpoint().await;
+    let endpoint = willing().await;
     let scene = Scene::to(major, &endpoint, "").await;
     let messages =
         [("k/1", Some("k"), Some(2.0)), ("k/2", Some("k"), None), ("alone", None, Some(2.0)), ("l/1", Some("l"), None)];
@@ -60,7 +56,7 @@ async fn a_message_waits_for_its_time_and_its_key_waits_behind_it(major: u32) {
 
 /// A message that waits behind another one waits for its own time as well, and one that is over by then does not.
 async fn the_time_of_each_message_of_a_key_is_kept(major: u32) {
-    let endpoint = endpoint().await;
+    let endpoint = willing().await;
     let scene = Scene::to(major, &endpoint, "").await;
     let messages = [
         ("k/1", Some("k"), Some(1.0)),
@@ -79,7 +75,7 @@ async fn the_time_of_each_message_of_a_key_is_kept(major: u32) {
 }
 
 async fn a_message_that_waits_survives_its_owner(major: u32) {
-    let endpoint = endpoint().await;
+    let endpoint = willing().await;
     let mut scene = Scene::to(major, &endpoint, "").await;
     send(&scene, &[("k/1", Some("k"), Some(3_600.0)), ("k/2", Some("k"), None), ("l/1", Some("l"), None)]).await;
     until("what is due", async || endpoint.count() == 1).await;

@@ -6,9 +6,10 @@ use std::time::Duration;
 use proof::endpoint::{Endpoint, Received, Reply};
 use proof::on_each_version;
 
+use super::adopted::{http, run};
 use super::commands::told;
-use super::{KEYS, SOON_AGAIN, Scene, taken, topics};
-use crate::adopted::{Adopted, SOURCE};
+use super::{KEYS, SOON_AGAIN, Scene, taken, topics, willing};
+use crate::adopted::Adopted;
 use crate::hand::until;
 
 on_each_version!(
@@ -25,10 +26,6 @@ on_each_version!(
 /// A replica looks four times a second.
 const SEEN: Duration = Duration::from_millis(800);
 
-async fn endpoint() -> Endpoint {
-    Endpoint::start(|_: Arc<Received>| async { Reply::Status(204) }).await.unwrap()
-}
-
 /// A replica that has its lanes.
 async fn scene(major: u32, endpoint: &Endpoint, more: &str) -> Scene {
     let scene = Scene::to(major, endpoint, more).await;
@@ -42,7 +39,7 @@ async fn command(scene: &Scene, arguments: &[&str]) {
 }
 
 async fn a_relay_that_is_paused_delivers_nothing_until_it_is_resumed(major: u32) {
-    let endpoint = endpoint().await;
+    let endpoint = willing().await;
     let scene = scene(major, &endpoint, SOON_AGAIN).await;
     scene.insert(&KEYS, 5).await;
     until("the first ones", async || endpoint.count() == 40).await;
@@ -67,7 +64,7 @@ async fn a_relay_that_is_paused_delivers_nothing_until_it_is_resumed(major: u32)
 }
 
 async fn a_lane_that_is_paused_waits_alone(major: u32) {
-    let endpoint = endpoint().await;
+    let endpoint = willing().await;
     let scene = scene(major, &endpoint, SOON_AGAIN).await;
     command(&scene, &["pause", "orders", "--lane", "2"]).await;
     tokio::time::sleep(SEEN).await;
@@ -82,7 +79,7 @@ async fn a_lane_that_is_paused_waits_alone(major: u32) {
 }
 
 async fn a_key_that_is_paused_waits_alone(major: u32) {
-    let endpoint = endpoint().await;
+    let endpoint = willing().await;
     let mut scene = scene(major, &endpoint, SOON_AGAIN).await;
     command(&scene, &["pause", "orders", "--key", "bad"]).await;
     tokio::time::sleep(SEEN).await;
@@ -112,7 +109,7 @@ async fn a_key_that_is_paused_waits_alone(major: u32) {
 }
 
 async fn topics_that_are_paused_hold_their_keys(major: u32) {
-    let endpoint = endpoint().await;
+    let endpoint = willing().await;
     let scene = scene(major, &endpoint, SOON_AGAIN).await;
     command(&scene, &["pause", "orders", "--topic", "*/3"]).await;
     command(&scene, &["pause", "orders", "--topic", "a/*"]).await;
@@ -149,11 +146,9 @@ async fn what_had_failed_is_not_tried_while_it_is_paused(major: u32) {
 }
 
 async fn rows_of_a_key_that_is_paused_wait(major: u32) {
-    let endpoint = endpoint().await;
+    let endpoint = willing().await;
     let adopted = Adopted::new(major).await;
-    let sink = format!("{{ type = \"http\", url = \"{}\", allow_private = true }}", endpoint.url("/"));
-    let text = format!("[relays.orders]\nlanes = 4\nsink = {sink}\n{SOON_AGAIN}\n{SOURCE}");
-    let replica = adopted.fixture.run("r1", &text).unwrap();
+    let replica = run(&adopted, &http(&endpoint), SOON_AGAIN);
     until("it has its lanes", async || !replica.lines_with("lanes taken over").is_empty()).await;
     told(&adopted.fixture, &["pause", "orders", "--key", "bad", "--yes"]).await;
     tokio::time::sleep(SEEN).await;
@@ -190,7 +185,7 @@ async fn a_key_that_its_lane_has_in_hand_is_set_aside(major: u32) {
 }
 
 async fn both_halves_of_a_paused_lane_are_paused(major: u32) {
-    let endpoint = endpoint().await;
+    let endpoint = willing().await;
     let scene = scene(major, &endpoint, SOON_AGAIN).await;
     command(&scene, &["pause", "orders", "--lane", "2"]).await;
     tokio::time::sleep(SEEN).await;

@@ -8,9 +8,10 @@ use proof::endpoint::{Endpoint, Received, Reply};
 use proof::fixture::Fixture;
 use proof::on_each_version;
 
+use super::adopted::{http, run};
 use super::commands::{refused, told};
-use super::{KEYS, SOON_AGAIN, Scene, count, insert, taken, topics};
-use crate::adopted::{Adopted, SOURCE};
+use super::{KEYS, SOON_AGAIN, Scene, count, insert, taken, topics, willing};
+use crate::adopted::Adopted;
 use crate::hand::until;
 
 on_each_version!(
@@ -22,10 +23,6 @@ on_each_version!(
     of_an_adopted_table_nothing_is_replayed,
 );
 
-async fn endpoint() -> Endpoint {
-    Endpoint::start(|_: Arc<Received>| async { Reply::Status(204) }).await.unwrap()
-}
-
 /// All of these keys are delivered, and their positions written.
 async fn delivered(major: u32, endpoint: &Endpoint) -> Scene {
     let scene = Scene::to(major, endpoint, SOON_AGAIN).await;
@@ -36,7 +33,7 @@ async fn delivered(major: u32, endpoint: &Endpoint) -> Scene {
 }
 
 async fn what_was_delivered_is_delivered_again_and_marked(major: u32) {
-    let endpoint = endpoint().await;
+    let endpoint = willing().await;
     let scene = delivered(major, &endpoint).await;
     let done = told(&scene.fixture, &["replay", "orders", "--key", "a", "--since", "1h", "--yes"]).await;
     assert_eq!(done["messages"], 20, "{done}");
@@ -57,7 +54,7 @@ async fn what_was_delivered_is_delivered_again_and_marked(major: u32) {
 }
 
 async fn messages_to_be_replayed_are_chosen_and_counted_first(major: u32) {
-    let endpoint = endpoint().await;
+    let endpoint = willing().await;
     let scene = delivered(major, &endpoint).await;
     let said = refused(&scene.fixture, &["replay", "orders", "--key", "a"]).await;
     assert!(said.contains("20 message(s)") && said.contains("--yes"), "{said}");
@@ -101,12 +98,10 @@ async fn what_is_not_delivered_yet_is_not_replayed(major: u32) {
 }
 
 async fn a_replay_goes_to_another_sink(major: u32) {
-    let (one, other) = (endpoint().await, endpoint().await);
+    let (one, other) = (willing().await, willing().await);
     let fixture = Fixture::new(major).await.unwrap();
     let admin = fixture.admin().await.unwrap();
-    let sink = |endpoint: &Endpoint| {
-        format!("lanes = 2\nsink = {{ type = \"http\", url = \"{}\", allow_private = true }}", endpoint.url("/"))
-    };
+    let sink = |endpoint: &Endpoint| format!("lanes = 2\nsink = {}", http(endpoint));
     let text = format!("[relays.orders]\n{}\n[relays.again]\ntopics = [\"none\"]\n{}\n", sink(&one), sink(&other));
     let replica = fixture.run("r1", &text).unwrap();
     insert(&admin, &KEYS, 5).await;
@@ -155,11 +150,9 @@ async fn a_replay_is_exactly_once_whenever_the_owner_is_killed(major: u32) {
 }
 
 async fn of_an_adopted_table_nothing_is_replayed(major: u32) {
-    let endpoint = endpoint().await;
+    let endpoint = willing().await;
     let adopted = Adopted::new(major).await;
-    let sink = format!("{{ type = \"http\", url = \"{}\", allow_private = true }}", endpoint.url("/"));
-    let text = format!("[relays.orders]\nlanes = 4\nsink = {sink}\n{SOON_AGAIN}\n{SOURCE}");
-    let replica = adopted.fixture.run("r1", &text).unwrap();
+    let replica = run(&adopted, &http(&endpoint), SOON_AGAIN);
     until("it has its lanes", async || !replica.lines_with("lanes taken over").is_empty()).await;
     let arguments = ["replay", "orders", "--all", "--dsn", adopted.fixture.relay_dsn()];
     let output = adopted.fixture.pgbaton(&arguments).await.unwrap();

@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use futures_util::future::join_all;
 use tokio_postgres::Row;
 
-use super::{Finding, unknown};
+use super::{Finding, Level, unknown};
 use crate::config::Examined;
 use crate::connection::{Access, Connection, Database};
 use crate::error::{Error, Kind};
@@ -233,38 +233,43 @@ fn judge_clock(off: f64, took: f64) -> Finding {
     Finding::note(CHECK, what, "Have both machines keep time (NTP)")
 }
 
+/// Settings that hurt if they are off, how, and what to do.
+const OFF: [(&str, Level, &str, &str); 4] = [
+    (
+        "fsync",
+        Level::Problem,
+        ": a crash of the machine may destroy the database, with the outbox",
+        "alter system set fsync = on; then reload",
+    ),
+    (
+        "full_page_writes",
+        Level::Warning,
+        ": a crash in the middle of a write may destroy pages of the outbox",
+        "alter system set full_page_writes = on; then reload, unless the file system writes pages as a whole",
+    ),
+    (
+        "autovacuum",
+        Level::Warning,
+        ": leases and registrations, which are updated, grow with each renewal",
+        "alter system set autovacuum = on; then reload",
+    ),
+    (
+        "synchronous_commit",
+        Level::Note,
+        " for this role: pgbaton turns it on for what it writes. Messages of applications with the same setting are lost in a crash \
+         within a second of their commit, with the changes they told of, and are delivered that much later",
+        "See whether the applications' roles are meant to have it",
+    ),
+];
+
 /// `roles`: of whom, or all, and what was set, as `name=value`.
 fn judge_settings(settings: &Settings, roles: &[(Option<String>, String)]) -> Vec<Finding> {
     const CHECK: &str = "settings";
     let mut found = Vec::new();
-    if settings.is("fsync", "off") {
-        found.push(Finding::problem(
-            CHECK,
-            "fsync is off: a crash of the machine may destroy the database, with the outbox",
-            "alter system set fsync = on; then reload",
-        ));
-    }
-    if settings.is("full_page_writes", "off") {
-        found.push(Finding::warning(
-            CHECK,
-            "full_page_writes is off: a crash in the middle of a write may destroy pages of the outbox",
-            "alter system set full_page_writes = on; then reload, unless the file system writes pages as a whole",
-        ));
-    }
-    if settings.is("autovacuum", "off") {
-        found.push(Finding::warning(
-            CHECK,
-            "autovacuum is off: leases and registrations, which are updated, grow with each renewal",
-            "alter system set autovacuum = on; then reload",
-        ));
-    }
-    if settings.is("synchronous_commit", "off") {
-        found.push(Finding::note(
-            CHECK,
-            "synchronous_commit is off for this role: pgbaton turns it on for what it writes. Messages of applications with the same setting are lost \
-             in a crash within a second of their commit, with the changes they told of, and are delivered that much later",
-            "See whether the applications' roles are meant to have it",
-        ));
+    for (name, level, hurts, remedy) in OFF {
+        if settings.is(name, "off") {
+            found.push(Finding::new(CHECK, level, format!("{name} is off{hurts}"), remedy));
+        }
     }
     for (role, _) in roles.iter().filter(|(_, setting)| setting == "synchronous_commit=off") {
         let whose =
@@ -307,7 +312,6 @@ fn judge_settings(settings: &Settings, roles: &[(Option<String>, String)]) -> Ve
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level;
     use super::*;
 
     fn server(life: &str, in_recovery: bool) -> Server {

@@ -1,15 +1,15 @@
 //! Whether the replicas that a message waits for still renew their leases. A beat says nothing of when it was: whoever wants to know has
 //! to see it move.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::{RelayTrace, State};
-use crate::connection::{Access, Connection};
+use crate::connection::Connection;
+use crate::control::replicas::beats;
 use crate::error::Error;
-use crate::sql;
 
 /// A lease is renewed three times a ttl. Nobody is made to wait for longer.
 const LONGEST: Duration = Duration::from_secs(8);
@@ -30,7 +30,7 @@ pub(super) async fn watch(connection: &Connection, relays: &mut [RelayTrace]) ->
     let deadline = began + (ttl * 3 / 4).min(LONGEST);
     let mut watched: BTreeSet<String> = lanes.iter().filter_map(|lane| lane.replica.clone()).collect();
     while !watched.is_empty() {
-        let beats = beats(connection).await?;
+        let (beats, _) = beats(connection).await?;
         for lane in &mut lanes {
             let Some(replica) = lane.replica.as_ref().filter(|replica| watched.contains(*replica)) else { continue };
             let moved = beats.get(replica).zip(lane.beat).is_some_and(|(now, before)| *now > before);
@@ -49,9 +49,4 @@ pub(super) async fn watch(connection: &Connection, relays: &mut [RelayTrace]) ->
         }
     }
     Ok(began.elapsed())
-}
-
-async fn beats(connection: &Connection) -> Result<BTreeMap<String, i64>, Error> {
-    let [rows] = connection.pipeline(Access::Look, [(sql::REPLICAS, &[])]).await?;
-    rows.iter().map(|row| Ok((row.try_get("id")?, row.try_get("beat")?))).collect()
 }
