@@ -376,8 +376,10 @@ impl LaneTask {
         while let Some((mut part, messages)) = parts.pop() {
             // More of them if further batches are taken into it: such a one is not divided.
             self.messages = messages;
+            let read = part.messages.len();
             self.leave_out_what_waits(&mut part, &failed).await?;
-            self.suspect(&mut part);
+            // That is no failure.
+            delivered |= self.suspect(&mut part, read);
             if let Handed::Divide = self.hand_over(&mut part).await? {
                 let rest = part.split_off(part.messages.len() / 2);
                 let of_rest = rest.messages.len();

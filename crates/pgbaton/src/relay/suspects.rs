@@ -2,7 +2,7 @@
 //!
 //! Whoever expires a replica counts a death for each of its lanes; an owner that lives for a minute ends the count. After one death
 //! the next owner hands over one batch at a time, until what may have been in flight is behind it: if it dies as well, what it died
-//! of is at the front. After two, as many messages as one batch has are set aside as *suspects*, and each of these is tried alone,
+//! of is at the front. After three, as many messages as one batch has are set aside as *suspects*, and each of these is tried alone,
 //! one of the process at a time, after it was written down who tries it. Who dies doing that names the message.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::retry::WhenDead;
 use crate::source::{Batch, Failed};
 
 /// After so many deaths what comes first is under suspicion.
-const SUSPICIOUS: u32 = 2;
+const SUSPICIOUS: u32 = 3;
 /// A message is dead with which so many owners have died, while they tried nothing but it alone.
 const DEADLY: u32 = 2;
 /// While another lane of the process tries a suspect, this one goes on with other messages for so long.
@@ -46,6 +46,16 @@ impl Suspicion {
 
     fn is_suspicious(&self) -> bool {
         self.deaths.load(Ordering::Relaxed) >= SUSPICIOUS
+    }
+
+    /// So many messages more are suspected, or wait for such: batches are cut otherwise than by the owner that died. Gives after how
+    /// many deaths.
+    fn suspects(&mut self, messages: usize) -> u32 {
+        self.suspected = self.suspected.saturating_sub(messages);
+        if self.suspected > 0 {
+            return self.deaths.load(Ordering::Relaxed);
+        }
+        self.deaths.swap(0, Ordering::Relaxed)
     }
 
     /// Whether the next batch waits until this one is written.
@@ -78,12 +88,16 @@ impl LaneTask {
     }
 
     /// Sets aside what may have killed the owners before: the first messages from the log, as many as one batch has, and what had
-    /// been set aside before and would be tried together.
-    pub(super) fn suspect(&mut self, part: &mut Batch) {
-        if part.messages.is_empty() || part.is_suspect() || !self.suspicion.is_suspicious() {
-            return;
+    /// been set aside before and would be tried together. `read`: how many messages it had before what waits was left out. True if it
+    /// did: nothing of it is tried now.
+    pub(super) fn suspect(&mut self, part: &mut Batch, read: usize) -> bool {
+        if part.is_suspect() || !self.suspicion.is_suspicious() {
+            return false;
         }
-        let deaths = self.suspicion.deaths.load(Ordering::Relaxed);
+        let deaths = self.suspicion.suspects(read);
+        if part.messages.is_empty() {
+            return false;
+        }
         let (grant, messages) = (&self.flow.grant, part.messages.len());
         tracing::warn!(
             %grant, deaths, messages,
@@ -91,15 +105,8 @@ impl LaneTask {
         );
         let text = format!("{deaths} owners of its lane have died one after the other: it is tried alone");
         let why = of_death(text);
-        if part.is_retry() {
-            return part.suspect(&why);
-        }
-        // Batches are cut otherwise than by the owner that died.
-        self.suspicion.suspected = self.suspicion.suspected.saturating_sub(messages);
-        if self.suspicion.suspected == 0 {
-            self.suspicion.deaths.store(0, Ordering::Relaxed);
-        }
         part.suspect(&why);
+        true
     }
 
     /// A suspect is about to be handed to the sink, which is written down first. True if it is dead instead: it has killed often
